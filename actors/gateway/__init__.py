@@ -1,0 +1,1 @@
+"""The gateway: the HTTP app on uvicorn and its ZeroMQ link to the heads."""

@@ -1,0 +1,1 @@
+"""The worker: model, scheduler and engine of one rank of a replica."""

@@ -1,0 +1,1 @@
+"""HTTP: everything a client sees. Knows an abstract `Backend`, never an actor."""

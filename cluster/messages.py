@@ -1,0 +1,155 @@
+"""What gateways and heads say to each other: msgpack over ZeroMQ, encoded once, decoded strictly.
+
+A gateway sends `Generate` and `Abort`; a head answers with one `Step` per engine step and gateway, and a `Beat`
+each second so that silence can be told from idleness. Nothing here is ever pickled.
+"""
+
+from enum import StrEnum
+from typing import Union
+
+import msgspec
+
+
+class FinishReason(StrEnum):
+    """Why an answer ended, in OpenAI's words."""
+
+    STOP = "stop"
+    LENGTH = "length"
+    ABORT = "abort"
+
+
+class Sampling(msgspec.Struct, frozen=True, kw_only=True):
+    """How output tokens are drawn. Randomness is a pure function of (seed, choice, position)."""
+
+    max_tokens: int
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    """0 means no limit."""
+    seed: int = 0
+    choice: int = 0
+    stop_token_ids: tuple[int, ...] = ()
+    ignore_eos: bool = False
+
+
+class Generate(msgspec.Struct, frozen=True, kw_only=True, tag="generate"):
+    """One request. `tokens` are u32 little-endian, prompt only; `id` is unique per gateway process."""
+
+    id: str
+    tokens: bytes
+    sampling: Sampling
+    extra_key: str | None = None
+    cache_salt: str | None = None
+
+
+class Abort(msgspec.Struct, frozen=True, tag="abort"):
+    """The client is gone or has enough: free everything of this request. Unknown ids are ignored."""
+
+    id: str
+
+
+class Usage(msgspec.Struct, frozen=True, kw_only=True):
+    """The account of one request's prompt: device + host + store + computed = prompt, always.
+
+    `misses` splits `computed` by named reason; `recomputed` is work done again after a retraction.
+    """
+
+    prompt: int
+    device: int = 0
+    host: int = 0
+    store: int = 0
+    computed: int = 0
+    recomputed: int = 0
+    misses: dict[str, int] = {}
+
+
+class Failure(msgspec.Struct, frozen=True):
+    """Why a request cannot be served. `code` is an OpenAI error code, `param` the field, the message names a remedy."""
+
+    code: str
+    message: str
+    param: str | None = None
+
+
+class Delta(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What one step added to one request. `usage` comes with the first and the last delta; `finish` or `failure` ends it."""
+
+    id: str
+    tokens: tuple[int, ...] = ()
+    finish: FinishReason | None = None
+    usage: Usage | None = None
+    failure: Failure | None = None
+
+
+class Step(msgspec.Struct, frozen=True, tag="step"):
+    """All deltas of one engine step for one gateway."""
+
+    generation: int
+    number: int
+    deltas: list[Delta]
+
+
+class Beat(msgspec.Struct, frozen=True, tag="beat"):
+    """The head lives: sent each second to every gateway that has spoken to it. Load figures are informative."""
+
+    generation: int
+    step: int
+    waiting: int
+    running: int
+
+
+class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
+    """What a gateway must know of the model a replica serves. Travels through Ray with the endpoint."""
+
+    name: str
+    path: str
+    """Directory or hub name the tokenizer is loaded from."""
+    vocab_size: int
+    max_total_tokens: int
+    """Prompt + output tokens one request may have: the smaller of the model's context and the device pool."""
+    context_length: int
+    page_size: int
+    eos_token_ids: tuple[int, ...]
+    identity: str
+    """Hex digest of what makes KV bytes mean something; equal identities may share pages."""
+
+
+class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
+    """Where the head of a replica listens, and the key to talk to it."""
+
+    replica: int
+    generation: int
+    address: str
+    public_key: str
+    """CURVE public key of the head, Z85."""
+    card: ModelCard
+
+
+class KeyPair(msgspec.Struct, frozen=True):
+    """A CURVE key pair (Z85). Gateways share one; heads admit only its public half."""
+
+    public: str
+    secret: str
+
+
+ToHead = Union[Generate, Abort]  # noqa: UP007 - msgspec decodes a typing.Union
+ToGateway = Union[Step, Beat]  # noqa: UP007
+
+_encoder = msgspec.msgpack.Encoder()
+_to_head = msgspec.msgpack.Decoder(ToHead)
+_to_gateway = msgspec.msgpack.Decoder(ToGateway)
+
+
+def encode(message: ToHead | ToGateway) -> bytes:
+    """Msgpack bytes of `message`."""
+    return _encoder.encode(message)
+
+
+def decode_to_head(data: bytes) -> ToHead:
+    """A gateway's message. Raises msgspec.DecodeError or msgspec.ValidationError on anything else."""
+    return _to_head.decode(data)
+
+
+def decode_to_gateway(data: bytes) -> ToGateway:
+    """A head's message. Raises msgspec.DecodeError or msgspec.ValidationError on anything else."""
+    return _to_gateway.decode(data)

@@ -1,0 +1,1 @@
+"""Write and eviction policies, each a small class behind one registry."""

@@ -1,0 +1,53 @@
+"""Settings of the storage floor, and the two types every settings model of the tree is made of."""
+
+import re
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer
+
+_UNITS = {"": 1, "B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40,
+          "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}  # fmt: skip
+
+
+def parse_size(value: object) -> int:
+    """Bytes of `512MiB`, `2GiB`, `1.5GB` or a plain number of bytes. ValueError says how a size is written."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        size = value
+    else:
+        match = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]*)\s*", str(value))
+        if not match or match[2] not in _UNITS:
+            raise ValueError(f"{value!r} is not a size; write it as 512MiB, 2GiB or a number of bytes")
+        size = int(float(match[1]) * _UNITS[match[2]])
+    if size < 0:
+        raise ValueError(f"{value!r} is negative; a size is 0 or more")
+    return size
+
+
+def format_size(size: int) -> str:
+    """`size` bytes in the largest binary unit that keeps it readable, such as `512MiB` or `1.5GiB`."""
+    for unit in ("TiB", "GiB", "MiB", "KiB"):
+        if size >= _UNITS[unit]:
+            return f"{size / _UNITS[unit]:.4g}{unit}"
+    return f"{size}B"
+
+
+Size = Annotated[int, BeforeValidator(parse_size), PlainSerializer(format_size, return_type=str)]
+"""A number of bytes that settings files and flags write with a unit."""
+
+
+class SettingsModel(BaseModel):
+    """Base of every settings model: frozen, and an unknown field is an error rather than a silent no-op."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class CacheSettings(SettingsModel):
+    """The device and host tiers of one rank."""
+
+    page_size: int = Field(64, ge=1, le=4096, description="tokens in a page")
+    device_memory: Size = Field(parse_size("512MiB"), description="bytes of KV in device memory, per rank")
+    host_memory: Size = Field(parse_size("1GiB"), description="bytes of KV in host memory, per rank; 0 turns the tier off")
+    host_directory: Path = Field(Path("/dev/shm"), description="tmpfs that holds the host slabs")
+    write_policy: str = Field("write_through", description="when a device page is copied to host")
+    eviction_policy: str = Field("lru", description="which page leaves first")

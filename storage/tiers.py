@@ -1,0 +1,35 @@
+"""The words of the hierarchy that everything else is said in: tiers, components, and why a token was not served."""
+
+from enum import StrEnum
+
+PageKey = bytes
+"""32 raw bytes: the SHA-256 chain digest that names a full page (see keys.py)."""
+
+
+class Tier(StrEnum):
+    """Where KV can live. The same three words on the wire, in metrics and on the dashboard."""
+
+    DEVICE = "device"
+    HOST = "host"
+    STORE = "store"
+
+
+class Component(StrEnum):
+    """A kind of cached state. Each has its own slots, blocks and rule for when a page is usable."""
+
+    FULL = "full"
+    SLIDING = "sliding"
+    RECURRENT = "recurrent"
+
+
+class Miss(StrEnum):
+    """Why prompt tokens were computed and not served from a tier. Reasons of one request sum to its computed tokens."""
+
+    NEVER_SEEN = "never seen"
+    """No tier has ever held (or this replica no longer remembers) a page with this key."""
+    PAGE_TAIL = "page tail"
+    """Tokens after the last full page boundary, or the one token that must be computed for logits."""
+    EVICTED = "evicted"
+    """The page was held here and left for want of room; remembered in a bounded list of recent departures."""
+    NO_HOST_ROOM = "no host room"
+    """The page was dropped from the device uncopied because the host pool could not take it."""
