@@ -1,7 +1,8 @@
 """What gateways and heads say to each other: msgpack over ZeroMQ, encoded once, decoded strictly.
 
-A gateway sends `Generate` and `Abort`; a head answers with one `Step` per engine step and gateway, and a `Beat`
-each second so that silence can be told from idleness. Nothing here is ever pickled.
+A gateway sends `Generate`, `Abort` and a `Ping` each second; a head answers with one `Step` per engine step
+and gateway, and a `Beat` each second, so that on either side silence can be told from idleness. Nothing here
+is ever pickled.
 """
 
 from enum import StrEnum
@@ -48,6 +49,12 @@ class Abort(msgspec.Struct, frozen=True, tag="abort"):
     id: str
 
 
+class Ping(msgspec.Struct, frozen=True, tag="ping"):
+    """The gateway lives: sent each second, so that a head can tell a gateway that is gone from one with
+    nothing to say.
+    """
+
+
 class Usage(msgspec.Struct, frozen=True, kw_only=True):
     """The account of one request's prompt: device + host + store + computed = prompt, always.
 
@@ -64,7 +71,9 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Failure(msgspec.Struct, frozen=True):
-    """Why a request cannot be served. `code` is an OpenAI error code, `param` the field, the message names a remedy."""
+    """Why a request cannot be served. `code` is an OpenAI error code, `param` the field, the message names a
+    remedy.
+    """
 
     code: str
     message: str
@@ -72,7 +81,9 @@ class Failure(msgspec.Struct, frozen=True):
 
 
 class Delta(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What one step added to one request. `usage` comes with the first and the last delta; `finish` or `failure` ends it."""
+    """What one step added to one request. `usage` comes with the first and the last delta; `finish` or
+    `failure` ends it.
+    """
 
     id: str
     tokens: tuple[int, ...] = ()
@@ -132,7 +143,7 @@ class KeyPair(msgspec.Struct, frozen=True):
     secret: str
 
 
-ToHead = Union[Generate, Abort]  # noqa: UP007 - msgspec decodes a typing.Union
+ToHead = Union[Generate, Abort, Ping]  # noqa: UP007 - msgspec decodes a typing.Union
 ToGateway = Union[Step, Beat]  # noqa: UP007
 
 _encoder = msgspec.msgpack.Encoder()

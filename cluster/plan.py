@@ -1,6 +1,7 @@
 """The plan of one step: what the head orders and every rank of its replica carries out.
 
-A plan is complete in itself: ranks keep no state of requests, so a rank can never act on something the others do not know.
+A plan is complete in itself: ranks keep no state of requests, so a rank can never act on something the others do
+not know.
 """
 
 import msgspec
@@ -23,7 +24,8 @@ class Row(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """Step `number` of a generation. Copies are carried out in order of their numbers, before the rows that need them."""
+    """Step `number` of a generation. Copies are carried out in order of their numbers, before the rows that need
+    them."""
 
     number: int
     copies: tuple[Copy, ...] = ()

@@ -28,7 +28,8 @@ class PageStamp(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Copy(msgspec.Struct, frozen=True, array_like=True):
-    """Copy number `number`: page i goes between `device_slots[i]` and `host_slots[i]`. `stamps` come with a backup."""
+    """Copy number `number`: page i goes between `device_slots[i]` and `host_slots[i]`. `stamps` come with a
+    backup."""
 
     number: int
     direction: Direction

@@ -47,7 +47,9 @@ class CacheSettings(SettingsModel):
 
     page_size: int = Field(64, ge=1, le=4096, description="tokens in a page")
     device_memory: Size = Field(parse_size("512MiB"), description="bytes of KV in device memory, per rank")
-    host_memory: Size = Field(parse_size("1GiB"), description="bytes of KV in host memory, per rank; 0 turns the tier off")
+    host_memory: Size = Field(
+        parse_size("1GiB"), description="bytes of KV in host memory, per rank; 0 turns the tier off"
+    )
     host_directory: Path = Field(Path("/dev/shm"), description="tmpfs that holds the host slabs")
     write_policy: str = Field("write_through", description="when a device page is copied to host")
     eviction_policy: str = Field("lru", description="which page leaves first")

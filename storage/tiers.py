@@ -23,7 +23,8 @@ class Component(StrEnum):
 
 
 class Miss(StrEnum):
-    """Why prompt tokens were computed and not served from a tier. Reasons of one request sum to its computed tokens."""
+    """Why prompt tokens were computed and not served from a tier. Reasons of one request sum to its computed
+    tokens."""
 
     NEVER_SEEN = "never seen"
     """No tier has ever held (or this replica no longer remembers) a page with this key."""

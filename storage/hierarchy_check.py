@@ -1,0 +1,52 @@
+"""Says what is wrong with a hierarchy, slot by slot: for tests after every step, and for a replica when it is
+idle."""
+
+from stratakv.storage.hierarchy import Hierarchy
+from stratakv.storage.moves import Direction
+from stratakv.storage.pools import Owner, SlotError
+from stratakv.storage.tiers import Component, Tier
+from stratakv.storage.tree_check import tree_problems
+
+
+def hierarchy_problems(hierarchy: Hierarchy) -> list[str]:
+    """Every broken invariant, as sentences; empty when all is sound.
+
+    Checks the tree, and that for both pools free + tree + requests + in flight = capacity, owner by owner.
+    """
+    problems = tree_problems(hierarchy.tree)
+    for tier, pool in ((Tier.DEVICE, hierarchy.room.device), (Tier.HOST, hierarchy.room.host)):
+        try:
+            pool.check()
+        except SlotError as error:
+            problems.append(str(error))
+        for owner, expected in _expected_owners(hierarchy, tier).items():
+            if pool.count(owner) != expected:
+                problems.append(
+                    f"{pool.count(owner)} {tier} slots belong to {owner.name}, recomputed {expected}"
+                )
+    holds = len(hierarchy.leases) + len(hierarchy.copies.operations)
+    if hierarchy.tree.holds != holds:
+        problems.append(f"{hierarchy.tree.holds} holds are out, {holds} have an owner")
+    return problems
+
+
+def idle_problems(hierarchy: Hierarchy) -> list[str]:
+    """As `hierarchy_problems`, and nothing may be leased or in flight: what must hold when no request is there."""
+    problems = hierarchy_problems(hierarchy)
+    if hierarchy.leases:
+        problems.append(f"{len(hierarchy.leases)} leases were never released")
+    if hierarchy.copies.operations:
+        problems.append(f"{len(hierarchy.copies.operations)} copies are still in flight")
+    return problems
+
+
+def _expected_owners(hierarchy: Hierarchy, tier: Tier) -> dict[Owner, int]:
+    columns = hierarchy.tree.columns
+    direction = Direction.LOAD if tier is Tier.DEVICE else Direction.BACKUP
+    private = sum(len(lease.slots) - lease.committed for lease in hierarchy.leases)
+    operations = hierarchy.copies.operations.values()
+    return {
+        Owner.TREE: sum(slot >= 0 for slot in columns.slots[Component.FULL][tier]),
+        Owner.REQUEST: private if tier is Tier.DEVICE else 0,
+        Owner.FLIGHT: sum(len(o.targets) for o in operations if o.direction is direction),
+    }

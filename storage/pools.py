@@ -1,0 +1,132 @@
+"""Slots of the device and the host pool: who owns each place for a page, and the host's bytes.
+
+The hierarchy books here before any byte moves. Ownership is linear: a slot is free, or owned by exactly one
+of the tree, a request, or an operation in flight. A slot that is moved or given back by anyone but its owner
+is a `SlotError` at once, before it can become a wrong token.
+"""
+
+from collections.abc import Iterable
+from enum import IntEnum
+
+
+class Owner(IntEnum):
+    """Who a slot belongs to."""
+
+    FREE = 0
+    TREE = 1
+    """It holds a page of the page tree."""
+    REQUEST = 2
+    """A running request writes tokens into it that no other request may see yet."""
+    FLIGHT = 3
+    """The target of a copy that is not yet agreed to have ended."""
+
+
+class SlotError(Exception):
+    """A slot was used by someone who does not own it, or a pool's books disagree. Always a bug."""
+
+
+class SlotPool:
+    """The books of one pool of `capacity` slots, numbered from 0. Knows no bytes.
+
+    A fresh pool hands out ascending numbers, and slots given back together come out together, so that the
+    pages of a request tend to lie side by side. Not thread-safe.
+    """
+
+    def __init__(self, name: str, capacity: int):
+        if capacity < 0:
+            raise ValueError(f"pool {name}: capacity is {capacity}; it is 0 or more slots")
+        self._name = name
+        self._owners = bytearray(capacity)
+        self._free = list(range(capacity - 1, -1, -1))
+        self._counts = [0] * len(Owner)
+        self._counts[Owner.FREE] = capacity
+
+    @property
+    def name(self) -> str:
+        """What errors call this pool."""
+        return self._name
+
+    @property
+    def capacity(self) -> int:
+        """Slots in all; never changes."""
+        return len(self._owners)
+
+    @property
+    def free(self) -> int:
+        """Slots that nobody owns."""
+        return len(self._free)
+
+    def count(self, owner: Owner) -> int:
+        """Slots that belong to `owner`. O(1); the counts of all owners sum to the capacity."""
+        return self._counts[owner]
+
+    def take(self, n: int, owner: Owner) -> list[int] | None:
+        """Give `n` free slots to `owner`, all or none: None, and no change, when fewer are free."""
+        if owner is Owner.FREE:
+            raise SlotError(f"pool {self._name}: slots are taken for an owner, not for {owner.name}")
+        if n < 0:
+            raise ValueError(f"pool {self._name}: cannot take {n} slots")
+        if n > len(self._free):
+            return None
+        kept = len(self._free) - n
+        taken = self._free[kept:]
+        del self._free[kept:]
+        taken.reverse()
+        self._assign(taken, Owner.FREE, owner)
+        return taken
+
+    def move(self, slots: Iterable[int], source: Owner, target: Owner) -> None:
+        """Hand `slots` from `source` to `target`. SlotError, and no change, unless all are `source`'s."""
+        if Owner.FREE in (source, target):
+            raise SlotError(
+                f"pool {self._name}: move is between owners; use take or give for {Owner.FREE.name} slots"
+            )
+        self._assign(self._owned(slots, source), source, target)
+
+    def give(self, slots: Iterable[int], source: Owner) -> None:
+        """Free `slots` of `source`. SlotError, and no change, unless all are `source`'s: no double free."""
+        if source is Owner.FREE:
+            raise SlotError(f"pool {self._name}: {source.name} slots cannot be given back again")
+        given = self._owned(slots, source)
+        self._assign(given, source, Owner.FREE)
+        given.reverse()
+        self._free += given
+
+    def check(self) -> None:
+        """Recount. SlotError if counters, free list and the owners of the slots disagree. O(capacity)."""
+        for owner in Owner:
+            found = self._owners.count(owner)
+            if found != self._counts[owner]:
+                raise SlotError(
+                    f"pool {self._name}: {found} slots are {owner.name}, counted were {self._counts[owner]}"
+                )
+        listed = {
+            slot for slot in self._free if 0 <= slot < self.capacity and self._owners[slot] == Owner.FREE
+        }
+        if len(self._free) != self._counts[Owner.FREE] or len(listed) != len(self._free):
+            raise SlotError(
+                f"pool {self._name}: the free list has {len(self._free)} entries, {len(listed)} of them "
+                f"distinct FREE slots, where {self._counts[Owner.FREE]} slots are FREE"
+            )
+
+    def _owned(self, slots: Iterable[int], source: Owner) -> list[int]:
+        checked = list(slots)
+        for slot in checked:
+            if not 0 <= slot < self.capacity:
+                raise SlotError(
+                    f"pool {self._name}: there is no slot {slot}; slots are 0 to {self.capacity - 1}"
+                )
+            if self._owners[slot] != source:
+                holder = Owner(self._owners[slot]).name
+                raise SlotError(f"pool {self._name}: slot {slot} belongs to {holder}, not to {source.name}")
+        if len(set(checked)) != len(checked):
+            twice = next(slot for slot in checked if checked.count(slot) > 1)
+            raise SlotError(f"pool {self._name}: slot {twice} is named twice")
+        return checked
+
+    def _assign(self, slots: list[int], source: Owner, target: Owner) -> None:
+        owners = self._owners
+        for slot in slots:
+            owners[slot] = target
+        self._counts[source] -= len(slots)
+        self._counts[target] += len(slots)

@@ -1,0 +1,94 @@
+"""Making room: slots are taken from those who may leave, coldest first, and every page that goes is remembered by
+its reason."""
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from stratakv.storage.departures import Departures
+from stratakv.storage.pools import Owner, SlotPool
+from stratakv.storage.tiers import Miss, PageKey, Tier
+from stratakv.storage.tree import Tree
+
+
+@dataclass(slots=True)
+class LeaveCounts:
+    """Pages that left since the start, for metrics. `lost` are those that left the replica for good, by reason."""
+
+    device: int = 0
+    host: int = 0
+    lost: Counter[Miss] = field(default_factory=Counter)
+
+
+class Room:
+    """The slots of both tiers of a replica, and who must go when there are too few."""
+
+    def __init__(self, tree: Tree, device: SlotPool, host: SlotPool):
+        self.device = device
+        self.host = host
+        self.counts = LeaveCounts()
+        self.departures = Departures()
+        self._tree = tree
+
+    @property
+    def on_device(self) -> int:
+        """Device slots that can be had at once: free ones, and those of pages that may leave now."""
+        return self.device.free + self._tree.freeable
+
+    def take_device(self, count: int, owner: Owner) -> list[int]:
+        """`count` device slots for `owner`, evicting saved pages as needed. The caller has checked `on_device`."""
+        while self.device.free < count:
+            page = self._tree.clean_leaves.coldest()
+            if page is None:
+                raise RuntimeError("the device pool was promised room that is not there")
+            key, saved = self._tree.columns.key[page], self._tree.slot(page, Tier.HOST) is not None
+            self.device.give([self._tree.leave(page, Tier.DEVICE)], Owner.TREE)
+            self.counts.device += 1
+            if not saved:
+                self._note_lost([key], Miss.EVICTED)
+        taken = self.device.take(count, owner)
+        assert taken is not None
+        return taken
+
+    def take_host(self, count: int) -> list[int]:
+        """Up to `count` host slots for copies in flight, evicting cold host-only pages as needed."""
+        while self.host.free < count:
+            page = self._tree.host_leaves.coldest()
+            if page is None:
+                break
+            key = self._tree.columns.key[page]
+            self._leave_host(page)
+            self._note_lost([key], Miss.EVICTED)
+        return self.host.take(min(count, self.host.free), Owner.FLIGHT) or []
+
+    def thin_copies(self, count: int) -> None:
+        """Let host copies of pages that are busy on the device go until `count` host slots can be had, as far as
+        possible."""
+        short = count - self.host.free - len(self._tree.host_leaves)
+        while short > 0 and (page := self._tree.spare_copy()) is not None:
+            self._leave_host(page)
+            short -= 1
+
+    def reclaim(self, count: int) -> bool:
+        """The last resort for `count` device slots: drop cold pages that have no host copy. False when even that
+        is too little."""
+        while self.on_device < count:
+            leaf = self._tree.unsaved_leaves.coldest()
+            dropped = self._tree.drop(leaf) if leaf is not None else None
+            if dropped is None:
+                return False
+            self.device.give(dropped.device_slots, Owner.TREE)
+            self.host.give(dropped.host_slots, Owner.TREE)
+            self.counts.device += len(dropped.device_slots)
+            self.counts.host += len(dropped.host_slots)
+            self._note_lost(dropped.keys, Miss.NO_HOST_ROOM)
+        return True
+
+    def _leave_host(self, page: int) -> None:
+        self.host.give([self._tree.leave(page, Tier.HOST)], Owner.TREE)
+        self.counts.host += 1
+
+    def _note_lost(self, keys: Iterable[PageKey], reason: Miss) -> None:
+        for key in keys:
+            self.departures.note(key, reason)
+            self.counts.lost[reason] += 1

@@ -1,0 +1,369 @@
+"""The page tree: one node per page, never split, so that matching changes nothing. It decides and never touches
+bytes.
+
+Two sets of `full` pages are prefix-closed: *device*, and *held* (device or host). What a replica holds of any
+history is therefore a prefix of it, found by bisection, and a cold history drains from its tail. Every public
+method keeps the invariants that `check` (tree_check.py) recomputes from nothing.
+"""
+
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from stratakv.storage.columns import NONE, ROOT, Columns
+from stratakv.storage.policies.eviction import EvictionPolicy, PageUse
+from stratakv.storage.queue import LeavingQueue
+from stratakv.storage.tiers import Component, PageKey, Tier
+
+
+class TreeError(Exception):
+    """The caller asked for something that would break an invariant: a fault in the program, never in its input."""
+
+
+class HoldKind(StrEnum):
+    """What a hold keeps: the page and all before it on the device, or merely somewhere on this replica."""
+
+    DEVICE = "device"
+    HELD = "held"
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """How far a history is here. `device` and `held` count pages from the start (device <= held); `page` is the
+    deepest held page (ROOT when there is none)."""
+
+    device: int
+    held: int
+    page: int
+
+
+@dataclass(frozen=True, slots=True)
+class Dropped:
+    """What a dropped subtree gives back: slots per tier and the keys that are gone."""
+
+    device_slots: list[int]
+    host_slots: list[int]
+    keys: list[PageKey]
+
+
+class Hold:
+    """A lock on one page that remembers what it locked. Release it exactly once."""
+
+    __slots__ = ("_tree", "kind", "page")
+
+    def __init__(self, tree: "Tree", page: int, kind: HoldKind):
+        self._tree: Tree | None = tree
+        self.page = page
+        self.kind = kind
+
+    def release(self) -> None:
+        """Undo the lock. TreeError when it was released before."""
+        if self._tree is None:
+            raise TreeError(f"a {self.kind} hold on page {self.page} was released twice")
+        tree, self._tree = self._tree, None
+        tree._unhold(self.page, self.kind)
+
+
+class Tree:
+    """The index of one replica's device and host tiers.
+
+    `eviction` orders those who leave; `has_host` says whether a page without a host copy is worth saving first.
+    """
+
+    def __init__(self, eviction: EvictionPolicy, has_host: bool):
+        self.columns = Columns((Component.FULL,))
+        full = self.columns.slots[Component.FULL]
+        self._device, self._host = full[Tier.DEVICE], full[Tier.HOST]
+        self._slots = full
+        self._eviction = eviction
+        self.has_host = has_host
+        self._index: dict[PageKey, int] = {}
+        self._namespaces: dict[int, bytes] = {}
+        self._hand = ROOT
+        self._tick = 0
+        self.columns.new_row(b"", NONE, 0)
+        self.columns.guard[ROOT] = 1  # the root never leaves: this hold is never released
+        self.freeable = 0
+        """Device pages that can leave at once, leaf by leaf: unguarded, and saved to host with all below them."""
+        self.holds = 0
+        """Holds that are out."""
+        self.clean_leaves = LeavingQueue(self._rank)
+        """Device leaves that can leave the device now."""
+        self.unsaved_leaves = LeavingQueue(self._rank)
+        """Device leaves that must be copied to host (or be dropped) before they leave."""
+        self.host_leaves = LeavingQueue(self._rank)
+        """Pages on host only, with nothing held below them."""
+
+    def __len__(self) -> int:
+        return len(self._index)
+
+    # -- reading ---------------------------------------------------------------------------------------------
+
+    def find(self, key: PageKey) -> int | None:
+        """The page with this key, or None."""
+        return self._index.get(key)
+
+    def match(self, keys: Sequence[PageKey]) -> Match:
+        """How far `keys`, a chain from the first page on, is held here. Changes nothing; O(log len(keys))."""
+        held = self._bisect(keys, len(keys), on_device=False)
+        device = self._bisect(keys, held, on_device=True)
+        return Match(device, held, self._index[keys[held - 1]] if held else ROOT)
+
+    def _bisect(self, keys: Sequence[PageKey], high: int, on_device: bool) -> int:
+        low = 0
+        while low < high:
+            middle = (low + high + 1) // 2
+            page = self._index.get(keys[middle - 1])
+            if page is not None and (not on_device or self._device[page] != NONE):
+                low = middle
+            else:
+                high = middle - 1
+        return low
+
+    def slot(self, page: int, tier: Tier) -> int | None:
+        """The slot of `page` in `tier`, or None when it is not resident there."""
+        slot = self._slots[tier][page]
+        return None if slot == NONE else slot
+
+    def path(self, page: int) -> list[int]:
+        """The pages from the first of the history to `page`, in order; empty for the root."""
+        pages = []
+        while page != ROOT:
+            pages.append(page)
+            page = self.columns.parent[page]
+        pages.reverse()
+        return pages
+
+    def namespace(self, page: int) -> bytes:
+        """The digest of the namespace that `page` lives in; empty for none. O(depth)."""
+        while self.columns.depth[page] > 1:
+            page = self.columns.parent[page]
+        return self._namespaces.get(page, b"")
+
+    def unsaved_chain(self, leaf: int, limit: int) -> list[int]:
+        """`leaf` and the unguarded pages right above it that have no host copy either, leaf first, at most
+        `limit`."""
+        chain: list[int] = []
+        while (
+            len(chain) < limit and leaf != ROOT and self._host[leaf] == NONE and not self.columns.guard[leaf]
+        ):
+            chain.append(leaf)
+            leaf = self.columns.parent[leaf]
+        return chain
+
+    def spare_copy(self) -> int | None:
+        """A page whose host copy may go: it is on the device too and guarded there, so losing the copy delays nobody.
+
+        Goes round the rows like a clock hand and looks at 1,024 of them at most; None when it found none.
+        """
+        columns = self.columns
+        for _ in range(min(len(columns.key), 1024)):
+            self._hand = (self._hand + 1) % len(columns.key)
+            page = self._hand
+            both = self._device[page] != NONE and self._host[page] != NONE
+            if both and columns.guard[page] and not columns.keep[page]:
+                return page
+        return None
+
+    # -- residence -------------------------------------------------------------------------------------------
+
+    def insert(self, parent: int, key: PageKey, tier: Tier, slot: int, namespace: bytes = b"") -> int:
+        """A new page below `parent`, resident in `tier` at `slot`, with one hit. Returns it.
+
+        The tree remembers `namespace` (a digest) for first pages; later pages share that of their first.
+        TreeError when the key is known, or when a device page would lie below a parent that is not on the device.
+        """
+        if key in self._index:
+            raise TreeError(f"page {key.hex()[:12]} is in the tree already")
+        if tier is Tier.DEVICE and not self._takes_device_child(parent):
+            raise TreeError("a page was put on the device below a parent that is not there")
+        columns = self.columns
+        page = columns.new_row(key, parent, columns.depth[parent] + 1)
+        columns.hits[page] = 1
+        columns.link(page)
+        self._index[key] = page
+        if parent == ROOT and namespace:
+            self._namespaces[page] = namespace
+        columns.held_children[parent] += 1
+        self.touch(page)
+        self._settle(parent)
+        self.place(page, tier, slot)
+        return page
+
+    def place(self, page: int, tier: Tier, slot: int) -> None:
+        """`page` is now resident in `tier` at `slot` as well. TreeError when it was, or when its parent is not on
+        the device."""
+        column = self._slots[tier]
+        parent = self.columns.parent[page]
+        if column[page] != NONE:
+            raise TreeError(f"page {page} is on the {tier} already")
+        if tier is Tier.DEVICE and not self._takes_device_child(parent):
+            raise TreeError("a page was put on the device below a parent that is not there")
+        column[page] = slot
+        if tier is Tier.DEVICE:
+            self.columns.device_children[parent] += 1
+            self.freeable += self._is_freeable(page)
+            if self.has_host and self._host[page] == NONE:
+                self._bump(self.columns.unsaved, page, 1)
+            self._settle(parent)
+        elif self._device[page] != NONE:
+            self._bump(self.columns.unsaved, page, -1)
+        self._settle(page)
+
+    def _takes_device_child(self, parent: int) -> bool:
+        return parent == ROOT or self._device[parent] != NONE
+
+    def leave(self, page: int, tier: Tier) -> int:
+        """`page` leaves `tier`; a page that is nowhere any more leaves the tree. Returns the slot it had.
+
+        TreeError when the page is held there, or when the set it leaves would no longer be prefix-closed.
+        """
+        slot = self._slots[tier][page]
+        if slot == NONE:
+            raise TreeError(f"page {page} is not on the {tier}")
+        last = self._slots[Tier.HOST if tier is Tier.DEVICE else Tier.DEVICE][page] == NONE
+        columns = self.columns
+        if last and (columns.held_children[page] or columns.guard[page] or columns.keep[page]):
+            raise TreeError(f"page {page} left for good while it, or a page below it, is wanted")
+        if tier is Tier.HOST:
+            self._leave_host(page)
+        else:
+            self._leave_device(page)
+        if last:
+            self._delete(page)
+        else:
+            self._settle(page)
+        return slot
+
+    def _leave_host(self, page: int) -> None:
+        if self.columns.keep[page]:
+            raise TreeError(f"the host copy of page {page} left while it is being read")
+        self._host[page] = NONE
+        if self._device[page] != NONE:
+            self._bump(self.columns.unsaved, page, 1)
+
+    def _leave_device(self, page: int) -> None:
+        columns = self.columns
+        if columns.device_children[page] or columns.guard[page]:
+            raise TreeError(f"page {page} left the device while it is held or has children there")
+        if columns.unsaved[page]:
+            self._bump(columns.unsaved, page, -1)
+        self.freeable -= self._is_freeable(page)
+        self._device[page] = NONE
+        parent = columns.parent[page]
+        columns.device_children[parent] -= 1
+        self._hand_stamp(page, parent)
+        self._settle(parent)
+
+    def drop(self, page: int) -> Dropped | None:
+        """Take `page` and all below it out of the tree, saved or not. None, and nothing changed, when any of it is
+        held."""
+        columns = self.columns
+        subtree = [page]
+        for member in subtree:
+            subtree.extend(columns.children(member))
+        if any(columns.guard[member] or columns.keep[member] for member in subtree):
+            return None
+        dropped = Dropped([], [], [columns.key[member] for member in subtree])
+        for member in reversed(subtree):
+            for tier, given in ((Tier.DEVICE, dropped.device_slots), (Tier.HOST, dropped.host_slots)):
+                if self._slots[tier][member] != NONE:
+                    given.append(self.leave(member, tier))
+        return dropped
+
+    def _delete(self, page: int) -> None:
+        columns = self.columns
+        parent = columns.parent[page]
+        self._hand_stamp(page, parent)
+        for queue in (self.clean_leaves, self.unsaved_leaves, self.host_leaves):
+            queue.set(page, False)
+        del self._index[columns.key[page]]
+        self._namespaces.pop(page, None)
+        columns.unlink(page)
+        columns.held_children[parent] -= 1
+        columns.free_row(page)  # its slots are NONE by now
+        self._settle(parent)
+
+    # -- use -------------------------------------------------------------------------------------------------
+
+    def touch(self, page: int) -> None:
+        """`page` was the deepest page used just now. Ancestors need no stamp: a page that leaves hands its stamp
+        up."""
+        self._tick += 1
+        self.columns.last_use[page] = self._tick
+
+    def hit(self, page: int) -> int:
+        """One more distinct request used `page`. Returns its hits, which never exceed its parent's: a request that
+        comes back to pages which were lost and made anew meanwhile would otherwise count on some of them only."""
+        hits, parent = self.columns.hits, self.columns.parent[page]
+        if parent == ROOT or hits[page] < hits[parent]:
+            hits[page] += 1
+        return hits[page]
+
+    def _hand_stamp(self, page: int, parent: int) -> None:
+        if self.columns.last_use[page] > self.columns.last_use[parent]:
+            self.columns.last_use[parent] = self.columns.last_use[page]
+
+    def _rank(self, page: int) -> float:
+        columns = self.columns
+        return self._eviction.rank(PageUse(columns.last_use[page], columns.hits[page], columns.depth[page]))
+
+    # -- holds -----------------------------------------------------------------------------------------------
+
+    def hold(self, page: int, kind: HoldKind) -> Hold:
+        """Lock `page`. DEVICE: neither it nor a page before it leaves the device (or the replica, if it is not on the
+        device yet). HELD: it and those before it stay on this replica, and its host copy stays where it is."""
+        if kind is HoldKind.DEVICE:
+            self._bump(self.columns.guard, page, 1)
+        else:
+            self.columns.keep[page] += 1
+            self._settle(page)
+        self.holds += 1
+        return Hold(self, page, kind)
+
+    def _unhold(self, page: int, kind: HoldKind) -> None:
+        if kind is HoldKind.DEVICE:
+            self._bump(self.columns.guard, page, -1)
+        else:
+            self.columns.keep[page] -= 1
+            self._settle(page)
+        self.holds -= 1
+
+    # -- derived state ---------------------------------------------------------------------------------------
+
+    def _bump(self, column: "array[int]", page: int, by: int) -> None:
+        """Add `by` (1 or -1) to `column` at `page`, and at each ancestor whose child turned to or from zero."""
+        while True:
+            before = column[page]
+            crossing = before == 0 or before + by == 0
+            if crossing:
+                self.freeable -= self._is_freeable(page)
+            column[page] = before + by
+            if not crossing:
+                return
+            self.freeable += self._is_freeable(page)
+            self._settle(page)
+            if page == ROOT:
+                return
+            page = self.columns.parent[page]
+
+    def _is_freeable(self, page: int) -> bool:
+        columns = self.columns
+        return self._device[page] != NONE and not columns.guard[page] and not columns.unsaved[page]
+
+    def _settle(self, page: int) -> None:
+        """Bring the queues up to date with what the columns say of `page`."""
+        if page == ROOT:
+            return
+        columns = self.columns
+        unguarded = not columns.guard[page]
+        on_device = self._device[page] != NONE
+        leaf = on_device and unguarded and not columns.device_children[page]
+        self.clean_leaves.set(page, leaf and not columns.unsaved[page])
+        self.unsaved_leaves.set(page, leaf and columns.unsaved[page] > 0)
+        self.host_leaves.set(
+            page,
+            unguarded and not on_device and self._host[page] != NONE
+            and not columns.held_children[page] and not columns.keep[page],
+        )  # fmt: skip
