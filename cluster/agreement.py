@@ -27,9 +27,7 @@ VECTOR_LENGTH = _HEADER + 3 * (PREFETCH_SLOTS + WRITE_SLOTS)
 
 
 class Area(IntEnum):
-    """A kind of slot; the value is the offset of its fields in the vector: `slots` times done, -ended,
-    drained.
-    """
+    """A kind of slot; the value is the offset of its fields in the vector: `slots` times done, -ended, drained."""
 
     PREFETCH = _HEADER
     WRITE = _HEADER + 3 * PREFETCH_SLOTS
@@ -99,13 +97,10 @@ class SlotTable:
             if (area, slot) in self._occupants:
                 raise ValueError(f"{area.name.lower()} slot {slot} is started but was never released")
             operation = self._occupants[area, slot] = Operation(self, area, slot)
-            self._clear(area, slot)
         return operation
 
     def cut(self, area: Area, slot: int) -> None:
-        """Tell the occupant to issue nothing new. It may then drain without having ended. KeyError if it is
-        free.
-        """
+        """Tell the occupant to issue nothing new. It may then drain without having ended. KeyError if it is free."""
         with self._lock:
             self._occupants[area, slot]._cut = True
 
@@ -113,19 +108,16 @@ class SlotTable:
         """Free `slot`; its old occupant can no longer report. KeyError if it is free."""
         with self._lock:
             del self._occupants[area, slot]
-            self._clear(area, slot)
+            self._vector[area + slot : area + 3 * area.slots : area.slots] = (
+                0  # what the next occupant starts from
+            )
 
     def fill(self, plan_number: int, copied_upto: int) -> Vector:
-        """A new progress vector of this rank for plan `plan_number`; copies 1 .. `copied_upto` have finished
-        here.
-        """
+        """A new progress vector of this rank for plan `plan_number`; copies 1 .. `copied_upto` have finished here."""
         with self._lock:
             vector = self._vector.copy()
         vector[:_HEADER] = plan_number, -plan_number, copied_upto
         return vector
-
-    def _clear(self, area: Area, slot: int) -> None:
-        self._vector[area + slot : area + 3 * area.slots : area.slots] = 0
 
     def _field(self, operation: Operation, field: int) -> int:
         return operation._area + field * operation._area.slots + operation._slot
@@ -188,9 +180,7 @@ class Agreed:
 
 
 def read(vector: Vector, plan_number: int) -> Agreed:
-    """Read the MIN of all ranks' vectors of plan `plan_number`. Raises Divergence if any rank was at another
-    plan.
-    """
+    """Read the MIN of all ranks' vectors of plan `plan_number`. Raises Divergence if any rank was at another plan."""
     lowest, highest = int(vector[0]), -int(vector[1])
     if not lowest == highest == plan_number:
         raise Divergence(plan_number, lowest, highest)

@@ -22,7 +22,7 @@ def _require_curve() -> None:
     if not zmq.has("curve"):
         raise RuntimeError(
             f"libzmq {zmq.zmq_version()} was built without CURVE, so the link between gateways and heads "
-            "cannot be secured; install the pyzmq wheel from PyPI, which has it, or build libzmq with libsodium"
+            "cannot be secured; install a pyzmq wheel, which has it, or build libzmq with libsodium"
         )
 
 
@@ -34,9 +34,7 @@ def new_key_pair() -> KeyPair:
 
 
 def secure_server(socket: "zmq.Socket[Any]", keys: KeyPair) -> None:
-    """Make `socket` a CURVE server with `keys`. Call it before bind, and have a Gatekeeper in the same
-    context.
-    """
+    """Make `socket` a CURVE server with `keys`. Call it before bind, and have a Gatekeeper in the same context."""
     _require_curve()
     socket.setsockopt(zmq.ZAP_DOMAIN, _ZAP_DOMAIN)
     socket.setsockopt(zmq.CURVE_SERVER, 1)
@@ -44,9 +42,7 @@ def secure_server(socket: "zmq.Socket[Any]", keys: KeyPair) -> None:
 
 
 def secure_client(socket: "zmq.Socket[Any]", keys: KeyPair, server: str) -> None:
-    """Make `socket` a CURVE client with `keys` that trusts only the server with public key `server`. Before
-    connect.
-    """
+    """Make `socket` a CURVE client with `keys` that trusts only the server with public key `server`. Before connect."""
     _require_curve()
     socket.setsockopt(zmq.CURVE_SERVERKEY, server.encode())
     socket.setsockopt(zmq.CURVE_PUBLICKEY, keys.public.encode())

@@ -22,7 +22,7 @@ class Cause(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """A rank that must be replaced, with all ranks of its generation. `str()` of it is a sentence for people."""
+    """A rank that must be replaced, with all ranks of its generation. `str()` of it is a sentence."""
 
     replica: int
     rank: int
@@ -104,7 +104,7 @@ class HeartbeatMonitor:
                 del self._ranks[key]
 
     def overdue(self, now: float) -> list[Verdict]:
-        """Every rank that must be replaced, by replica and rank; `now` is the clock's time. Changes nothing."""
+        """Every rank that must be replaced, in order; `now` is the clock's time. Changes nothing."""
         verdicts = (
             self._judge(replica, rank, known, now) for (replica, rank), known in sorted(self._ranks.items())
         )

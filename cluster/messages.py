@@ -5,6 +5,9 @@ and gateway, and a `Beat` each second, so that on either side silence can be tol
 is ever pickled.
 """
 
+import sys
+from array import array
+from collections.abc import Sequence
 from enum import StrEnum
 from typing import Union
 
@@ -164,3 +167,19 @@ def decode_to_head(data: bytes) -> ToHead:
 def decode_to_gateway(data: bytes) -> ToGateway:
     """A head's message. Raises msgspec.DecodeError or msgspec.ValidationError on anything else."""
     return _to_gateway.decode(data)
+
+
+def pack_tokens(tokens: Sequence[int]) -> bytes:
+    """Token ids as u32 little-endian, the form `Generate.tokens` has. OverflowError for an id that is not u32."""
+    words = array("I", tokens)
+    if sys.byteorder == "big":
+        words.byteswap()
+    return words.tobytes()
+
+
+def unpack_tokens(data: bytes) -> list[int]:
+    """What `pack_tokens` packed. ValueError when `data` is not whole u32 values."""
+    words = array("I", data)
+    if sys.byteorder == "big":
+        words.byteswap()
+    return words.tolist()

@@ -105,8 +105,10 @@ class Hierarchy:
         """The next `len(keys)` pages of `lease` are full and computed: they enter the tree and are backed up as the
         write policy says. Where another request was quicker, the lease takes over that page's slot and frees its
         own."""
+        waits = bool(lease.full)
         lease.full += keys
-        self._enter(lease)
+        if not waits:
+            self._enter(lease)
 
     def release(self, lease: Lease) -> None:
         """The request is done, aborted or retracted: private slots are free again, committed pages stay for others.
@@ -137,6 +139,8 @@ class Hierarchy:
         while (short := target - self.room.on_device - self.copies.saving) > 0:
             leaf = self.tree.unsaved_leaves.coldest()
             if leaf is None:
+                if self.room.expose():
+                    continue
                 return
             chain = self.tree.unsaved_chain(leaf, short)
             self.room.thin_copies(len(chain))

@@ -5,8 +5,14 @@ of the tree, a request, or an operation in flight. A slot that is moved or given
 is a `SlotError` at once, before it can become a wrong token.
 """
 
+import zlib
 from collections.abc import Iterable
 from enum import IntEnum
+from mmap import mmap
+
+import numpy as np
+
+from stratakv.storage.layout import HEADER_BYTES, BlockHeader, BlockLayout
 
 
 class Owner(IntEnum):
@@ -130,3 +136,62 @@ class SlotPool:
             owners[slot] = target
         self._counts[source] -= len(slots)
         self._counts[target] += len(slots)
+
+
+class HostBlocks:
+    """The blocks of a host pool over a buffer that someone else owns, one block of `layout` per slot.
+
+    The order of writing is what makes a block worth reading after a crash: `clear` the header before a byte of the
+    payload changes, then `seal` the block with its header when the payload is complete. Views keep the buffer alive.
+    """
+
+    def __init__(self, buffer: memoryview | mmap | bytearray, slots: int, layout: BlockLayout):
+        """Lay `slots` blocks over the start of a writable `buffer`. ValueError if it is too small or read-only."""
+        view = memoryview(buffer).cast("B")
+        needed = slots * layout.block_bytes
+        if view.readonly:
+            raise ValueError("the buffer of a host pool must be writable")
+        if view.nbytes < needed:
+            raise ValueError(
+                f"{slots} blocks of {layout.block_bytes} bytes take {needed} bytes; the buffer has {view.nbytes}"
+            )
+        self.layout = layout
+        self.array = np.frombuffer(view, np.uint8, needed).reshape(slots, layout.block_bytes)
+        """uint8 [slots, block_bytes], writable; whole blocks."""
+        start = layout.payload_offset
+        self.payload = self.array[:, start : start + layout.payload_bytes]
+        """uint8 [slots, payload_bytes], a view of `array`; each row is contiguous."""
+        self._headers = self.array[:, layout.header_offset : layout.header_offset + HEADER_BYTES]
+
+    @property
+    def slots(self) -> int:
+        """How many blocks there are."""
+        return len(self.array)
+
+    def clear(self, slot: int) -> None:
+        """Void the header of `slot`: from here on nobody takes its payload for anything. Call before overwriting."""
+        self._headers[self._checked(slot)] = 0
+
+    def seal(self, slot: int, header: BlockHeader) -> None:
+        """Write the header of `slot`, after its payload. ValueError if it speaks of another layout."""
+        layout = self.layout
+        here = (layout.component, layout.group, layout.payload_bytes)
+        if (header.component, header.group, header.length) != here:
+            raise ValueError(
+                f"a header of {header.component} {header.group} with {header.length} bytes cannot seal a block of "
+                f"{layout.component} {layout.group} with {layout.payload_bytes}"
+            )
+        self._headers[self._checked(slot)] = np.frombuffer(header.pack(), np.uint8)
+
+    def header(self, slot: int) -> BlockHeader:
+        """What the block in `slot` says of itself. Raises a HeaderError: HeaderCleared if it says nothing."""
+        return BlockHeader.unpack(self._headers[self._checked(slot)].tobytes())
+
+    def checksum(self, slot: int) -> int:
+        """CRC-32 of the payload of `slot` as it is now."""
+        return zlib.crc32(self.payload[self._checked(slot)])
+
+    def _checked(self, slot: int) -> int:
+        if not 0 <= slot < len(self.array):
+            raise IndexError(f"there is no block {slot}; blocks are 0 to {len(self.array) - 1}")
+        return slot

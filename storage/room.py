@@ -38,17 +38,27 @@ class Room:
     def take_device(self, count: int, owner: Owner) -> list[int]:
         """`count` device slots for `owner`, evicting saved pages as needed. The caller has checked `on_device`."""
         while self.device.free < count:
-            page = self._tree.clean_leaves.coldest()
-            if page is None:
+            if not self._demote_coldest():
                 raise RuntimeError("the device pool was promised room that is not there")
-            key, saved = self._tree.columns.key[page], self._tree.slot(page, Tier.HOST) is not None
-            self.device.give([self._tree.leave(page, Tier.DEVICE)], Owner.TREE)
-            self.counts.device += 1
-            if not saved:
-                self._note_lost([key], Miss.EVICTED)
         taken = self.device.take(count, owner)
         assert taken is not None
         return taken
+
+    def expose(self) -> bool:
+        """Let the coldest saved leaf go when unsaved pages may hide above it, so that those become leaves themselves.
+        Room stays as it is. False when nothing is hidden or nothing can go."""
+        return self._tree.stuck > 0 and self._demote_coldest()
+
+    def _demote_coldest(self) -> bool:
+        page = self._tree.clean_leaves.coldest()
+        if page is None:
+            return False
+        key, saved = self._tree.columns.key[page], self._tree.slot(page, Tier.HOST) is not None
+        self.device.give([self._tree.leave(page, Tier.DEVICE)], Owner.TREE)
+        self.counts.device += 1
+        if not saved:
+            self._note_lost([key], Miss.EVICTED)
+        return True
 
     def take_host(self, count: int) -> list[int]:
         """Up to `count` host slots for copies in flight, evicting cold host-only pages as needed."""
@@ -74,7 +84,11 @@ class Room:
         is too little."""
         while self.on_device < count:
             leaf = self._tree.unsaved_leaves.coldest()
-            dropped = self._tree.drop(leaf) if leaf is not None else None
+            if leaf is None:
+                if self.expose():
+                    continue
+                return False
+            dropped = self._tree.drop(leaf)
             if dropped is None:
                 return False
             self.device.give(dropped.device_slots, Owner.TREE)

@@ -25,14 +25,22 @@ def parse_size(value: object) -> int:
 
 
 def format_size(size: int) -> str:
-    """`size` bytes in the largest binary unit that keeps it readable, such as `512MiB` or `1.5GiB`."""
+    """`size` bytes for people: four digits in the largest binary unit that fits, such as `512MiB` or `1.15GiB`."""
     for unit in ("TiB", "GiB", "MiB", "KiB"):
         if size >= _UNITS[unit]:
             return f"{size / _UNITS[unit]:.4g}{unit}"
     return f"{size}B"
 
 
-Size = Annotated[int, BeforeValidator(parse_size), PlainSerializer(format_size, return_type=str)]
+def exact_size(size: int) -> str:
+    """`size` bytes for settings files: in the largest unit of which it is a whole number, so that it reads back equal."""
+    for unit in ("TiB", "GiB", "MiB", "KiB"):
+        if size and size % _UNITS[unit] == 0:
+            return f"{size // _UNITS[unit]}{unit}"
+    return f"{size}B"
+
+
+Size = Annotated[int, BeforeValidator(parse_size), PlainSerializer(exact_size, return_type=str)]
 """A number of bytes that settings files and flags write with a unit."""
 
 

@@ -86,6 +86,8 @@ class Tree:
         self.columns.guard[ROOT] = 1  # the root never leaves: this hold is never released
         self.freeable = 0
         """Device pages that can leave at once, leaf by leaf: unguarded, and saved to host with all below them."""
+        self.stuck = 0
+        """Device pages that are unguarded but not freeable: they, or pages below them, have no host copy yet."""
         self.holds = 0
         """Holds that are out."""
         self.clean_leaves = LeavingQueue(self._rank)
@@ -203,7 +205,7 @@ class Tree:
         column[page] = slot
         if tier is Tier.DEVICE:
             self.columns.device_children[parent] += 1
-            self.freeable += self._is_freeable(page)
+            self._count(page, 1)
             if self.has_host and self._host[page] == NONE:
                 self._bump(self.columns.unsaved, page, 1)
             self._settle(parent)
@@ -249,7 +251,7 @@ class Tree:
             raise TreeError(f"page {page} left the device while it is held or has children there")
         if columns.unsaved[page]:
             self._bump(columns.unsaved, page, -1)
-        self.freeable -= self._is_freeable(page)
+        self._count(page, -1)
         self._device[page] = NONE
         parent = columns.parent[page]
         columns.device_children[parent] -= 1
@@ -338,19 +340,25 @@ class Tree:
             before = column[page]
             crossing = before == 0 or before + by == 0
             if crossing:
-                self.freeable -= self._is_freeable(page)
+                self._count(page, -1)
             column[page] = before + by
             if not crossing:
                 return
-            self.freeable += self._is_freeable(page)
+            self._count(page, 1)
             self._settle(page)
             if page == ROOT:
                 return
             page = self.columns.parent[page]
 
-    def _is_freeable(self, page: int) -> bool:
+    def _count(self, page: int, by: int) -> None:
+        """Count `page` in or out as what its columns make it now: freeable, stuck or neither."""
         columns = self.columns
-        return self._device[page] != NONE and not columns.guard[page] and not columns.unsaved[page]
+        if self._device[page] == NONE or columns.guard[page]:
+            return
+        if columns.unsaved[page]:
+            self.stuck += by
+        else:
+            self.freeable += by
 
     def _settle(self, page: int) -> None:
         """Bring the queues up to date with what the columns say of `page`."""

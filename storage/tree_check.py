@@ -51,7 +51,7 @@ def _closed_sets(tree: Tree, pages: set[int]) -> list[str]:
 def _counts(tree: Tree, pages: set[int]) -> list[str]:
     columns, problems = tree.columns, []
     device, host = (columns.slots[Component.FULL][tier] for tier in (Tier.DEVICE, Tier.HOST))
-    freeable = 0
+    freeable = stuck = 0
     for page in pages:
         children = columns.children(page)
         on_device = [child for child in children if device[child] != NONE]
@@ -70,9 +70,11 @@ def _counts(tree: Tree, pages: set[int]) -> list[str]:
             problems.append(f"page {page} counts {actual}, recomputed {expected}")
         if columns.guard[page] < sum(columns.guard[child] > 0 for child in children):
             problems.append(f"page {page} is guarded less than its children")
-        freeable += device[page] != NONE and not columns.guard[page] and not columns.unsaved[page]
-    if freeable != tree.freeable:
-        problems.append(f"freeable is {tree.freeable}, recomputed {freeable}")
+        unguarded = device[page] != NONE and not columns.guard[page]
+        freeable += unguarded and not columns.unsaved[page]
+        stuck += unguarded and columns.unsaved[page] > 0
+    if (freeable, stuck) != (tree.freeable, tree.stuck):
+        problems.append(f"freeable, stuck are {tree.freeable}, {tree.stuck}, recomputed {freeable}, {stuck}")
     return problems
 
 

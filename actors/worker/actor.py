@@ -1,0 +1,121 @@
+"""The Ray shell of one rank: loads the class that does the work, starts it, and says every second how it fares.
+
+The shell lives exactly one generation. It never restarts by itself: the supervisor ends all ranks of a generation
+and starts the next.
+"""
+
+import importlib
+import logging
+import threading
+from typing import Any
+
+from ray.actor import ActorHandle
+
+from stratakv.actors import shell
+from stratakv.actors.supervisor.status import RankPhase, Report
+from stratakv.actors.worker.config import RankWorker, StartError, WorkerConfig
+from stratakv.cluster.messages import Endpoint
+
+_log = logging.getLogger(__name__)
+
+CONCURRENCY = 8
+"""calls at once: watch of the supervisor (and of the one before it), drain, stop, checks"""
+
+
+class Worker:
+    """One rank of one generation. Its constructor returns at once; loading goes on in a thread."""
+
+    def __init__(self, config: WorkerConfig, namespace: str):
+        self._config = config
+        self._namespace = namespace
+        self._process = shell.this_process()
+        self._ended = threading.Event()
+        self._phase = RankPhase.LOADING
+        self._message = ""
+        self._endpoint: Endpoint | None = None
+        self._worker: RankWorker | None = None
+        self._supervisor: ActorHandle[Any] | None = None
+        threading.Thread(target=self._start, name="start", daemon=True).start()
+        threading.Thread(target=self._report_for_ever, name="report", daemon=True).start()
+
+    def __repr__(self) -> str:
+        config = self._config
+        return f"Worker(r{config.replica}, rank {config.rank}, gen {config.generation})"
+
+    def watch(self, seconds: float) -> None:
+        """Return after `seconds`, or when the rank has been stopped. The call fails at once when the process dies."""
+        self._ended.wait(seconds)
+
+    def idle_check(self) -> list[str]:
+        """See RankWorker.idle_check. Empty while the rank is not ready."""
+        return self._worker.idle_check() if self._worker and self._phase is RankPhase.READY else []
+
+    def drain(self, deadline: float) -> None:
+        """See RankWorker.drain."""
+        if self._worker and self._phase is RankPhase.READY:
+            self._worker.drain(deadline)
+
+    def stop(self) -> None:
+        """End the rank; afterwards only the process is left."""
+        self._ended.set()
+        if self._worker:
+            self._worker.stop()
+
+    def _start(self) -> None:
+        try:
+            self._worker = _load(self._config)
+            self._endpoint = self._worker.start()
+            self._phase = RankPhase.READY
+        except StartError as error:
+            self._fail(RankPhase.HOPELESS, str(error))
+        except Exception as error:
+            _log.exception("rank %d of replica %d could not start", self._config.rank, self._config.replica)
+            self._fail(RankPhase.MISHAP, f"{self!r} could not start: {type(error).__name__}: {error}")
+        self._report()
+
+    def _fail(self, phase: RankPhase, message: str) -> None:
+        self._message, self._phase = message, phase
+
+    def _report_for_ever(self) -> None:
+        while not self._ended.wait(self._config.heartbeat.interval):
+            self._report()
+
+    def _report(self) -> None:
+        """Tell the supervisor how this rank fares. Not waited for: one that is away hears the next report."""
+        if self._supervisor is None:
+            self._supervisor = shell.find(self._namespace, shell.SUPERVISOR)
+        if self._supervisor is not None:
+            self._supervisor.report.remote(self._status())
+
+    def _status(self) -> Report:
+        heartbeat = None
+        if self._worker and self._phase is RankPhase.READY:
+            try:
+                heartbeat = self._worker.heartbeat()
+            except Exception as error:
+                _log.exception("the engine of %r failed", self)
+                self._fail(
+                    RankPhase.MISHAP, f"the engine of {self!r} failed: {type(error).__name__}: {error}"
+                )
+        return Report(
+            replica=self._config.replica,
+            rank=self._config.rank,
+            generation=self._config.generation,
+            process=self._process,
+            phase=self._phase,
+            message=self._message,
+            endpoint=self._endpoint,
+            heartbeat=heartbeat,
+        )
+
+
+def _load(config: WorkerConfig) -> RankWorker:
+    """An instance of the class that `config.worker_class` names. StartError if there is none."""
+    module, _, name = config.worker_class.partition(":")
+    try:
+        made: RankWorker = vars(importlib.import_module(module))[name](config)
+    except (ImportError, KeyError, ValueError) as error:
+        raise StartError(
+            f"supervisor.worker_class: {config.worker_class!r} cannot be loaded ({error}); write it as module:Class"
+        ) from error
+    return made

@@ -1,0 +1,130 @@
+"""The head of a replica: plans each step over the hierarchy and the scheduler, and takes in what came of it.
+
+It alone decides; the ranks obey. `plan` and `absorb` alternate, called by the engine's thread.
+"""
+
+from collections.abc import Sequence
+
+import torch
+
+from stratakv.actors.settings import SchedulerSettings
+from stratakv.actors.worker.endpoint import Emission
+from stratakv.actors.worker.rank import StepResult
+from stratakv.actors.worker.request import Request
+from stratakv.actors.worker.sampler import Draw, sample
+from stratakv.actors.worker.scheduler import Scheduler, Work
+from stratakv.cluster.messages import Delta, Failure
+from stratakv.cluster.plan import Plan, Row
+from stratakv.storage.hierarchy import Hierarchy
+from stratakv.storage.moves import Copy, Progress
+from stratakv.storage.policies.eviction import EVICTION_POLICIES
+from stratakv.storage.policies.write import WRITE_POLICIES
+from stratakv.storage.pools import SlotPool
+from stratakv.storage.settings import CacheSettings
+from stratakv.storage.tree import Tree
+
+
+
+class PlanExecutor:
+    """Carries the hierarchy's orders into the next plan, and what the ranks agreed on back."""
+
+    def __init__(self) -> None:
+        self.ordered: list[Copy] = []
+        self.agreed = Progress(0)
+
+    def submit(self, copy: Copy) -> None:
+        """Put `copy` in the next plan."""
+        self.ordered.append(copy)
+
+    def progress(self) -> Progress:
+        """What all ranks had finished at the last step."""
+        return self.agreed
+
+    def take(self) -> tuple[Copy, ...]:
+        """The orders since the last plan."""
+        taken, self.ordered = tuple(self.ordered), []
+        return taken
+
+
+class Head:
+    """Tree, slots and queue of one replica.
+
+    `device_slots` and `host_slots` are the capacities of every rank's pools; `eos` ends answers; `limit` is the most
+    tokens one request may have.
+    """
+
+    def __init__(
+        self,
+        cache: CacheSettings,
+        scheduler: SchedulerSettings,
+        *,
+        device_slots: int,
+        host_slots: int,
+        eos: Sequence[int],
+        limit: int,
+    ):
+        self._executor = PlanExecutor()
+        tree = Tree(EVICTION_POLICIES.get(cache.eviction_policy)(), has_host=host_slots > 0)
+        pools = SlotPool("device", device_slots), SlotPool("host", host_slots)
+        self.hierarchy = Hierarchy(tree, *pools, WRITE_POLICIES.get(cache.write_policy)(), self._executor)
+        self.scheduler = Scheduler(scheduler, self.hierarchy, cache.page_size)
+        self._eos = frozenset(eos)
+        self._limit = limit
+        self._number = 0
+        self._batch: list[Work] = []
+        self._page_size = cache.page_size
+
+    def plan(self) -> Plan | None:
+        """The next step, or None when there is nothing to compute, to copy or to wait for."""
+        self.hierarchy.absorb()
+        self._batch = self.scheduler.schedule()
+        copies = self._executor.take()
+        if not self._batch and not copies and not self.hierarchy.copies.operations:
+            return None
+        self._number += 1
+        return Plan(self._number, copies, tuple(self._row(work) for work in self._batch))
+
+    def _row(self, work: Work) -> Row:
+        request = work.request
+        assert request.lease is not None
+        start, end = request.computed, request.computed + work.count
+        pages = -(-end // self._page_size)
+        return Row(tuple(request.tokens[start:end]), start, tuple(request.lease.slots[:pages]), work.samples)
+
+    def absorb(self, result: StepResult) -> list[Emission]:
+        """Commit what the step computed, sample, and end what is finished. Returns what clients are to be told."""
+        self._executor.agreed = Progress(result.agreed.copied_upto)
+        sampling = [work.request for work in self._batch if work.samples]
+        for work in self._batch:
+            self._commit(work)
+        tokens = self._sample(sampling, result.logits)
+        return [self._take(request, token) for request, token in zip(sampling, tokens, strict=True)]
+
+    def _commit(self, work: Work) -> None:
+        full = work.request.advance(work.count)
+        if full:
+            assert work.request.lease is not None
+            self.hierarchy.commit(work.request.lease, full)
+
+    def _sample(self, requests: list[Request], logits: torch.Tensor | None) -> list[int]:
+        if not requests:
+            return []
+        assert logits is not None
+        return sample(logits, [Draw(request.sampling, request.output_tokens) for request in requests])
+
+    def _take(self, request: Request, token: int) -> Emission:
+        first = request.output_tokens == 0
+        finish = request.append(token, self._eos, self._limit)
+        if finish is not None:
+            self.scheduler.finish(request)
+        usage = request.final_usage() if first or finish else None
+        return Emission(request.id.client, Delta(id=request.id.id, tokens=(token,), finish=finish, usage=usage))
+
+    def abort_all(self, failure: Failure) -> list[Emission]:
+        """End every request with `failure`, and free what they hold."""
+        requests = [*self.scheduler.running, *self.scheduler.waiting]
+        for request in requests:
+            self.scheduler.remove(request.id)
+        return [Emission(request.id.client, Delta(id=request.id.id, failure=failure)) for request in requests]
+
+
