@@ -8,16 +8,12 @@ what is true as soon as one rank says so is stored negated.
 
 import threading
 from dataclasses import dataclass
-from enum import IntEnum
 from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-PREFETCH_SLOTS = 64
-"""Prefetches from the store that may run at once; further ones queue at the head."""
-WRITE_SLOTS = 32
-"""Batches of store writes that may run at once."""
+from stratakv.storage.moves import PREFETCH_SLOTS, WRITE_SLOTS, Area, SlotProgress
 
 Vector = npt.NDArray[np.int64]
 """The progress vector, shape [VECTOR_LENGTH]."""
@@ -25,17 +21,15 @@ Vector = npt.NDArray[np.int64]
 _HEADER = 3  # plan number, its negation, copied_upto
 VECTOR_LENGTH = _HEADER + 3 * (PREFETCH_SLOTS + WRITE_SLOTS)
 
+_SLOTS = {Area.PREFETCH: PREFETCH_SLOTS, Area.WRITE: WRITE_SLOTS}
+# Where an area's fields start: done of all its slots, then -ended of all, then drained of all.
+_OFFSET = {Area.PREFETCH: _HEADER, Area.WRITE: _HEADER + 3 * PREFETCH_SLOTS}
 
-class Area(IntEnum):
-    """A kind of slot; the value is the offset of its fields in the vector: `slots` times done, -ended, drained."""
 
-    PREFETCH = _HEADER
-    WRITE = _HEADER + 3 * PREFETCH_SLOTS
-
-    @property
-    def slots(self) -> int:
-        """How many slots the area has."""
-        return PREFETCH_SLOTS if self is Area.PREFETCH else WRITE_SLOTS
+def _fields(area: Area, slot: int) -> slice:
+    """Where done, -ended and drained of a slot are in the vector."""
+    first = _OFFSET[area] + slot
+    return slice(first, first + 3 * _SLOTS[area], _SLOTS[area])
 
 
 class Divergence(Exception):
@@ -91,11 +85,11 @@ class SlotTable:
 
     def start(self, area: Area, slot: int) -> Operation:
         """Occupy `slot`: done 0, ended 0, drained 0. ValueError if it is taken or does not exist."""
-        if not 0 <= slot < area.slots:
-            raise ValueError(f"{area.name.lower()} slot {slot} does not exist; there are {area.slots}")
+        if not 0 <= slot < _SLOTS[area]:
+            raise ValueError(f"{area} slot {slot} does not exist; there are {_SLOTS[area]}")
         with self._lock:
             if (area, slot) in self._occupants:
-                raise ValueError(f"{area.name.lower()} slot {slot} is started but was never released")
+                raise ValueError(f"{area} slot {slot} is started but was never released")
             operation = self._occupants[area, slot] = Operation(self, area, slot)
         return operation
 
@@ -108,7 +102,7 @@ class SlotTable:
         """Free `slot`; its old occupant can no longer report. KeyError if it is free."""
         with self._lock:
             del self._occupants[area, slot]
-            self._vector[area + slot : area + 3 * area.slots : area.slots] = (
+            self._vector[_fields(area, slot)] = (
                 0  # what the next occupant starts from
             )
 
@@ -120,7 +114,7 @@ class SlotTable:
         return vector
 
     def _field(self, operation: Operation, field: int) -> int:
-        return operation._area + field * operation._area.slots + operation._slot
+        return _OFFSET[operation._area] + field * _SLOTS[operation._area] + operation._slot
 
     def _owns(self, operation: Operation) -> bool:
         return self._occupants.get((operation._area, operation._slot)) is operation
@@ -151,19 +145,6 @@ class SlotTable:
 
 
 @dataclass(frozen=True, slots=True)
-class SlotProgress:
-    """What is agreed of one slot.
-
-    `done` pages are landed or written on every rank; `ended` says that some rank will add no more; `drained`
-    that nothing of it is queued or running on any rank, which makes `done` final.
-    """
-
-    done: int
-    ended: bool
-    drained: bool
-
-
-@dataclass(frozen=True, slots=True)
 class Agreed:
     """What all ranks have done, read from the MIN of their vectors of plan `plan_number`."""
 
@@ -173,9 +154,9 @@ class Agreed:
 
     def slot(self, area: Area, slot: int) -> SlotProgress:
         """The agreed progress of `slot`. IndexError if it does not exist."""
-        if not 0 <= slot < area.slots:
-            raise IndexError(f"{area.name.lower()} slot {slot} does not exist; there are {area.slots}")
-        done, not_ended, drained = self._vector[area + slot : area + 3 * area.slots : area.slots].tolist()
+        if not 0 <= slot < _SLOTS[area]:
+            raise IndexError(f"{area} slot {slot} does not exist; there are {_SLOTS[area]}")
+        done, not_ended, drained = self._vector[_fields(area, slot)].tolist()
         return SlotProgress(done, not_ended < 0, drained > 0)
 
 

@@ -6,7 +6,7 @@ not know.
 
 import msgspec
 
-from stratakv.storage.moves import Copy
+from stratakv.storage.moves import Order
 
 
 class Row(msgspec.Struct, frozen=True, array_like=True):
@@ -28,5 +28,5 @@ class Plan(msgspec.Struct, frozen=True):
     them."""
 
     number: int
-    copies: tuple[Copy, ...] = ()
+    orders: tuple[Order, ...] = ()
     rows: tuple[Row, ...] = ()

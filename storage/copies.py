@@ -72,9 +72,8 @@ class Copies:
         self._order_backup(chain[: len(targets)][::-1], targets)
         return bool(targets)
 
-    def absorb(self) -> None:
-        """Commit the copies that every rank has finished."""
-        upto = self._executor.progress().copied_upto
+    def absorb(self, upto: int) -> None:
+        """Commit copies 1 .. `upto`, which every rank has finished."""
         for number in range(self._ended + 1, upto + 1):
             operation = self.operations.pop(number)
             if operation.direction is Direction.LOAD:

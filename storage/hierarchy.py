@@ -64,7 +64,13 @@ class Hierarchy:
         self.copies = Copies(tree, self.room, executor)
         self.leases: set[Lease] = set()
         self._write = write
+        self._executor = executor
         self._held_up: list[Lease] = []
+
+    @property
+    def in_flight(self) -> int:
+        """Operations whose end is not agreed yet."""
+        return len(self.copies.operations)
 
     def admit(
         self, keys: Sequence[PageKey], pages: int, namespace: bytes, spare: int = 0, counted: int = 0
@@ -126,7 +132,7 @@ class Hierarchy:
 
     def absorb(self) -> None:
         """Commit the copies that every rank has finished, and the pages that waited for them."""
-        self.copies.absorb()
+        self.copies.absorb(self._executor.progress().copied_upto)
         held_up, self._held_up = self._held_up, []
         for lease in held_up:
             self._enter(lease)

@@ -142,7 +142,7 @@ class Engine:
             self._step, self._step_began = plan.number, None
             if emissions:
                 self._emit(plan.number, emissions)
-            if plan.rows or plan.copies:
+            if plan.rows or plan.orders:
                 empty_wait = _EMPTY_STEP_WAIT
             else:
                 empty_wait = min(2 * self._nap(empty_wait), _EMPTY_STEP_WAIT_MAX)

@@ -13,10 +13,11 @@ from stratakv.actors.worker.rank import StepResult
 from stratakv.actors.worker.request import Request
 from stratakv.actors.worker.sampler import Draw, sample
 from stratakv.actors.worker.scheduler import Scheduler, Work
+from stratakv.cluster.agreement import SlotTable, read
 from stratakv.cluster.messages import Delta, Failure
 from stratakv.cluster.plan import Plan, Row
 from stratakv.storage.hierarchy import Hierarchy
-from stratakv.storage.moves import Copy, Progress
+from stratakv.storage.moves import Order, Progress
 from stratakv.storage.policies.eviction import EVICTION_POLICIES
 from stratakv.storage.policies.write import WRITE_POLICIES
 from stratakv.storage.pools import SlotPool
@@ -29,20 +30,21 @@ class PlanExecutor:
     """Carries the hierarchy's orders into the next plan, and what the ranks agreed on back."""
 
     def __init__(self) -> None:
-        self.ordered: list[Copy] = []
-        self.agreed = Progress(0)
+        self._ordered: list[Order] = []
+        self.agreed: Progress = read(SlotTable().fill(0, 0), 0)
+        """What all ranks had finished at the last step; nothing yet."""
 
-    def submit(self, copy: Copy) -> None:
-        """Put `copy` in the next plan."""
-        self.ordered.append(copy)
+    def submit(self, order: Order) -> None:
+        """Put `order` in the next plan."""
+        self._ordered.append(order)
 
     def progress(self) -> Progress:
         """What all ranks had finished at the last step."""
         return self.agreed
 
-    def take(self) -> tuple[Copy, ...]:
+    def take(self) -> tuple[Order, ...]:
         """The orders since the last plan."""
-        taken, self.ordered = tuple(self.ordered), []
+        taken, self._ordered = tuple(self._ordered), []
         return taken
 
 
@@ -78,11 +80,11 @@ class Head:
         """The next step, or None when there is nothing to compute, to copy or to wait for."""
         self.hierarchy.absorb()
         self._batch = self.scheduler.schedule()
-        copies = self._executor.take()
-        if not self._batch and not copies and not self.hierarchy.copies.operations:
+        orders = self._executor.take()
+        if not self._batch and not orders and not self.hierarchy.in_flight:
             return None
         self._number += 1
-        return Plan(self._number, copies, tuple(self._row(work) for work in self._batch))
+        return Plan(self._number, orders, tuple(self._row(work) for work in self._batch))
 
     def _row(self, work: Work) -> Row:
         request = work.request
@@ -93,7 +95,7 @@ class Head:
 
     def absorb(self, result: StepResult) -> list[Emission]:
         """Commit what the step computed, sample, and end what is finished. Returns what clients are to be told."""
-        self._executor.agreed = Progress(result.agreed.copied_upto)
+        self._executor.agreed = result.agreed
         sampling = [work.request for work in self._batch if work.samples]
         for work in self._batch:
             self._commit(work)

@@ -10,7 +10,7 @@ from stratakv.cluster.agreement import Agreed, Group, SlotTable, read
 from stratakv.cluster.plan import Plan, Row
 from stratakv.kernels import kv_copy
 from stratakv.kernels.pool import DevicePool
-from stratakv.storage.layout import BlockHeader
+from stratakv.storage.header import BlockHeader
 from stratakv.storage.moves import Copy, Direction
 from stratakv.storage.pools import HostBlocks
 
@@ -46,9 +46,10 @@ class Rank:
     def execute(self, plan: Plan) -> StepResult:
         """Carry out `plan`. The vector tells what had finished before it, so agreement lags one step and costs no wait."""
         pending = self._group.all_reduce_min(self._table.fill(plan.number, self._copied_upto))
-        for copy in plan.copies:
-            self._copy(copy)
-            self._copied_upto = copy.number
+        for order in plan.orders:
+            if isinstance(order, Copy):
+                self._copy(order)
+                self._copied_upto = order.number
         logits = self._model.forward(plan.rows, self._pool) if plan.rows else None
         return StepResult(logits, read(pending.wait(), plan.number))
 

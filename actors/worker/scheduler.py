@@ -125,7 +125,7 @@ class Scheduler:
 
     def _admit_last_resort(self) -> Request | None:
         """With nothing running and nothing in flight, nobody will make room any more: drop what was never saved."""
-        if self.running or self._hierarchy.copies.operations or not self.waiting:
+        if self.running or self._hierarchy.in_flight or not self.waiting:
             return None
         request = self.waiting[0]
         self._hierarchy.room.reclaim(request.pages)

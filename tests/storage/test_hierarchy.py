@@ -9,7 +9,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from stratakv.storage.hierarchy import Hierarchy, Lease
 from stratakv.storage.hierarchy_check import hierarchy_problems, idle_problems
-from stratakv.storage.moves import Copy, Direction, Progress
+from stratakv.storage.moves import Area, Copy, Direction, Order, Progress, SlotProgress
 from stratakv.storage.policies.eviction import EVICTION_POLICIES
 from stratakv.storage.policies.write import WRITE_POLICIES
 from stratakv.storage.pools import SlotPool
@@ -35,11 +35,19 @@ class LateExecutor:
         self.executed = 0
         self.reported = 0
 
-    def submit(self, copy: Copy) -> None:
-        self.queued.append(copy)
+    def submit(self, order: Order) -> None:
+        assert isinstance(order, Copy)
+        self.queued.append(order)
+
+    @property
+    def copied_upto(self) -> int:
+        return self.reported
+
+    def slot(self, area: Area, slot: int) -> SlotProgress:
+        raise AssertionError("no store here")
 
     def progress(self) -> Progress:
-        return Progress(self.reported)
+        return self
 
     def execute(self) -> None:
         device, host = self.contents[Tier.DEVICE], self.contents[Tier.HOST]
