@@ -23,7 +23,8 @@ class Columns:
     parent, first_child, next_sibling, previous_sibling: links. depth: pages from the root (root 0).
     device_children, held_children: children in that set. guard: holds on the page plus children that are guarded.
     keep: holds that only keep the page held. unsaved: 1 if the page itself is on the device without a host copy,
-    plus device children that are unsaved. last_use: tick. hits: distinct requests.
+    plus device children that are unsaved. last_use: tick. hits: distinct requests. stored: 1 when the store is known to
+    have it.
     slots[component][tier]: slot number or NONE.
     """
 
@@ -41,6 +42,7 @@ class Columns:
         self.unsaved = array("i")
         self.last_use = array("q")
         self.hits = array("i")
+        self.stored = array("b")
         self.slots: dict[Component, Slots] = {
             component: {tier: array("i") for tier in (Tier.DEVICE, Tier.HOST)} for component in components
         }
@@ -51,6 +53,7 @@ class Columns:
             self.keep,
             self.unsaved,
             self.hits,
+            self.stored,
         )
         slot_columns = [column for tiers in self.slots.values() for column in tiers.values()]
         self._unlinked = (self.first_child, self.next_sibling, self.previous_sibling, *slot_columns)

@@ -4,11 +4,13 @@ An operation owns its target slots and holds its pages where they are. A page in
 and never copied twice; it is resident in its new tier only once the end of its copy is agreed.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
-from stratakv.storage.moves import Copy, Direction, Executor, PageStamp
+from stratakv.storage.moves import Copy, Direction, Executor
 from stratakv.storage.pools import Owner
 from stratakv.storage.room import Room
+from stratakv.storage.stamps import stamps
 from stratakv.storage.tiers import Component, Tier
 from stratakv.storage.tree import Hold, HoldKind, Tree
 
@@ -24,15 +26,17 @@ class Operation:
 
 
 class Copies:
-    """Orders copies and commits them. `loaded` and `backed_up` count pages since the start, for metrics."""
+    """Orders copies and commits them. `on_saved` is told of pages that have a host copy now; `loaded` and `backed_up`
+    count pages since the start, for metrics."""
 
-    def __init__(self, tree: Tree, room: Room, executor: Executor):
+    def __init__(self, tree: Tree, room: Room, executor: Executor, on_saved: Callable[[list[int]], None]):
         self.loaded = 0
         self.backed_up = 0
         self.operations: dict[int, Operation] = {}
         self._tree = tree
         self._room = room
         self._executor = executor
+        self._on_saved = on_saved
         self._ordered = 0
         self._ended = 0
         self._arriving: dict[int, int] = {}
@@ -94,17 +98,9 @@ class Copies:
         loading = direction is Direction.LOAD
         hold = self._tree.hold(pages[-1], HoldKind.DEVICE)
         self.operations[self._ordered] = Operation(direction, pages, device if loading else host, hold)
-        stamps = () if loading else self._stamps(pages)
+        headers = () if loading else stamps(self._tree, pages)
         self._executor.submit(
-            Copy(self._ordered, direction, Component.FULL, tuple(device), tuple(host), stamps)
-        )
-
-    def _stamps(self, pages: list[int]) -> tuple[PageStamp, ...]:
-        columns = self._tree.columns
-        namespace = self._tree.namespace(pages[-1])
-        return tuple(
-            PageStamp(columns.key[page], columns.key[columns.parent[page]], columns.depth[page], namespace)
-            for page in pages
+            Copy(self._ordered, direction, Component.FULL, tuple(device), tuple(host), headers)
         )
 
     def _end_load(self, operation: Operation) -> None:
@@ -120,6 +116,7 @@ class Copies:
         self._saving.difference_update(operation.pages)
         self._room.host.move(operation.targets, Owner.FLIGHT, Owner.TREE)
         self.backed_up += len(operation.pages)
+        self._on_saved(operation.pages)
 
     def _slot(self, page: int, tier: Tier) -> int:
         slot = self._tree.slot(page, tier)

@@ -1,4 +1,4 @@
-"""The heart: match, admit, load, commit, back up, evict, as plain code over the tree, the slots and an executor.
+"""The heart: match, admit, prefetch, load, commit, back up, evict, as plain code over the tree, the slots and an executor.
 
 The head of a replica owns one. It decides over what has been agreed so far; the executor carries the copies out and
 reports. The worker's executor moves tensors, the replay's moves nothing, the property test's is late and slow.
@@ -7,7 +7,6 @@ Who owns a slot: the tree (a resident page), a request (a page it is filling), o
 target of a copy). Sources of a copy are held until it has ended, so no slot is written under a late read.
 """
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -16,9 +15,11 @@ from stratakv.storage.copies import Copies
 from stratakv.storage.moves import Executor
 from stratakv.storage.policies.write import WritePolicy
 from stratakv.storage.pools import Owner, SlotPool
+from stratakv.storage.prefetch import Prefetches
 from stratakv.storage.room import Room
 from stratakv.storage.tiers import Miss, PageKey, Tier
 from stratakv.storage.tree import Hold, HoldKind, Tree
+from stratakv.storage.writes import StoreWrites
 
 
 @dataclass(eq=False, slots=True)
@@ -44,24 +45,35 @@ class Lease:
 @dataclass(frozen=True, slots=True)
 class Admission:
     """A lease, and where its pages came from. `device_pages` were on the device, the `host_pages` after them are
-    being copied there; `misses` counts the reusable pages beyond by the reason that they are not here."""
+    being copied there; `misses` says for each reusable page beyond why it is not here."""
 
     lease: Lease
     device_pages: int
     host_pages: int
-    misses: dict[Miss, int]
+    misses: tuple[Miss, ...]
 
 
 class Hierarchy:
-    """Device and host tiers of one replica, as its head sees them.
+    """Device and host tiers of one replica, as its head sees them, and the traffic between host and store.
 
-    A host pool of capacity 0 turns the host tier off: then device pages leave for good.
+    A host pool of capacity 0 turns the host tier off: then device pages leave for good. `store_backlog` is the most
+    pages that may wait in host memory for their write to the store; 0 means that there is no store.
     """
 
-    def __init__(self, tree: Tree, device: SlotPool, host: SlotPool, write: WritePolicy, executor: Executor):
+    def __init__(
+        self,
+        tree: Tree,
+        device: SlotPool,
+        host: SlotPool,
+        write: WritePolicy,
+        executor: Executor,
+        store_backlog: int = 0,
+    ):
         self.tree = tree
         self.room = Room(tree, device, host)
-        self.copies = Copies(tree, self.room, executor)
+        self.writes = StoreWrites(tree, executor, store_backlog)
+        self.prefetches = Prefetches(tree, self.room, executor)
+        self.copies = Copies(tree, self.room, executor, self.writes.saved)
         self.leases: set[Lease] = set()
         self._write = write
         self._executor = executor
@@ -70,7 +82,7 @@ class Hierarchy:
     @property
     def in_flight(self) -> int:
         """Operations whose end is not agreed yet."""
-        return len(self.copies.operations)
+        return len(self.copies.operations) + len(self.prefetches.active) + self.writes.in_flight
 
     def admit(
         self, keys: Sequence[PageKey], pages: int, namespace: bytes, spare: int = 0, counted: int = 0
@@ -97,8 +109,8 @@ class Hierarchy:
         lease = Lease(namespace, slots, match.held, match.page, hold, max(counted, match.held))
         self.leases.add(lease)
         self._reuse(path, counted)
-        misses = Counter(self.room.departures.reason(key) for key in keys[match.held :])
-        return Admission(lease, match.device, match.held - match.device, dict(misses))
+        misses = tuple(self.room.departures.reason(key) for key in keys[match.held :])
+        return Admission(lease, match.device, match.held - match.device, misses)
 
     def grow(self, lease: Lease) -> bool:
         """Give `lease` one more private slot. False, and nothing changed, when there is no room."""
@@ -131,8 +143,11 @@ class Hierarchy:
             self.tree.touch(lease.tip)
 
     def absorb(self) -> None:
-        """Commit the copies that every rank has finished, and the pages that waited for them."""
-        self.copies.absorb(self._executor.progress().copied_upto)
+        """Take in what every rank has finished: copies and the pages that waited for them, reads and writes."""
+        progress = self._executor.progress()
+        self.copies.absorb(progress.copied_upto)
+        self.prefetches.absorb(progress)
+        self.writes.absorb(progress)
         held_up, self._held_up = self._held_up, []
         for lease in held_up:
             self._enter(lease)

@@ -24,7 +24,8 @@ def hierarchy_problems(hierarchy: Hierarchy) -> list[str]:
                 problems.append(
                     f"{pool.count(owner)} {tier} slots belong to {owner.name}, recomputed {expected}"
                 )
-    holds = len(hierarchy.leases) + len(hierarchy.copies.operations)
+    holds = len(hierarchy.leases) + len(hierarchy.copies.operations) + len(hierarchy.prefetches.active)
+    holds += hierarchy.writes.pending
     if hierarchy.tree.holds != holds:
         problems.append(f"{hierarchy.tree.holds} holds are out, {holds} have an owner")
     return problems
@@ -35,8 +36,8 @@ def idle_problems(hierarchy: Hierarchy) -> list[str]:
     problems = hierarchy_problems(hierarchy)
     if hierarchy.leases:
         problems.append(f"{len(hierarchy.leases)} leases were never released")
-    if hierarchy.copies.operations:
-        problems.append(f"{len(hierarchy.copies.operations)} copies are still in flight")
+    if hierarchy.in_flight or hierarchy.writes.pending:
+        problems.append(f"{hierarchy.in_flight} operations are in flight, {hierarchy.writes.pending} writes pend")
     return problems
 
 
@@ -44,9 +45,11 @@ def _expected_owners(hierarchy: Hierarchy, tier: Tier) -> dict[Owner, int]:
     columns = hierarchy.tree.columns
     direction = Direction.LOAD if tier is Tier.DEVICE else Direction.BACKUP
     private = sum(len(lease.slots) - lease.committed for lease in hierarchy.leases)
-    operations = hierarchy.copies.operations.values()
+    flying = [len(o.targets) for o in hierarchy.copies.operations.values() if o.direction is direction]
+    if tier is Tier.HOST:
+        flying += [len(prefetch.targets) for prefetch in hierarchy.prefetches.active]
     return {
         Owner.TREE: sum(slot >= 0 for slot in columns.slots[Component.FULL][tier]),
         Owner.REQUEST: private if tier is Tier.DEVICE else 0,
-        Owner.FLIGHT: sum(len(o.targets) for o in operations if o.direction is direction),
+        Owner.FLIGHT: sum(flying),
     }

@@ -12,7 +12,8 @@ from mmap import mmap
 
 import numpy as np
 
-from stratakv.storage.layout import HEADER_BYTES, BlockHeader, BlockLayout
+from stratakv.storage.header import BlockHeader
+from stratakv.storage.layout import HEADER_BYTES, BlockLayout
 
 
 class Owner(IntEnum):

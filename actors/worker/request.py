@@ -1,5 +1,6 @@
 """What the head knows of one request while it lives: its tokens, its keys, its place on the device, its account."""
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -33,6 +34,10 @@ class Request:
         self.lease: Lease | None = None
         self.computed = 0
         self.usage: Usage | None = None
+        self.fetched: range = range(0)
+        """Pages, by their number, that came from the store for this request."""
+        self.shortfall: dict[int, Miss] = {}
+        """Pages, by their number, that the store promised and did not deliver, or was not asked for, and why."""
         self.overtaken = 0
         """Younger requests that were admitted before it."""
         self._page_size = page_size
@@ -115,11 +120,15 @@ class Request:
             self.keys += chain(self.tokens[done:], self._page_size, after)
 
     def _account(self, admission: Admission) -> Usage:
-        device = admission.device_pages * self._page_size
-        host = admission.host_pages * self._page_size
-        computed = self.prompt_tokens - device - host
-        misses = {str(reason): pages * self._page_size for reason, pages in admission.misses.items()}
+        """Who serves each token of the prompt: a tier, or the model, and then why."""
+        page = self._page_size
+        host_range = range(admission.device_pages, admission.device_pages + admission.host_pages)
+        fetched = sum(index in self.fetched for index in host_range)
+        device, host, store = admission.device_pages * page, (admission.host_pages - fetched) * page, fetched * page
+        computed = self.prompt_tokens - device - host - store
+        reasons = [self.shortfall.get(index, miss) for index, miss in enumerate(admission.misses, host_range.stop)]
+        misses = {str(reason): pages * page for reason, pages in Counter(reasons).items()}
         tail = computed - sum(misses.values())
         if tail:
             misses[str(Miss.PAGE_TAIL)] = tail
-        return Usage(prompt=self.prompt_tokens, device=device, host=host, computed=computed, misses=misses)
+        return Usage(prompt=self.prompt_tokens, device=device, host=host, store=store, computed=computed, misses=misses)

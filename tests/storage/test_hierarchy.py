@@ -2,6 +2,7 @@
 each step."""
 
 import hashlib
+from collections import Counter
 
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -9,7 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from stratakv.storage.hierarchy import Hierarchy, Lease
 from stratakv.storage.hierarchy_check import hierarchy_problems, idle_problems
-from stratakv.storage.moves import Area, Copy, Direction, Order, Progress, SlotProgress
+from stratakv.storage.moves import Area, Copy, Cut, Direction, Order, Progress, Read, Release, SlotProgress, Write
 from stratakv.storage.policies.eviction import EVICTION_POLICIES
 from stratakv.storage.policies.write import WRITE_POLICIES
 from stratakv.storage.pools import SlotPool
@@ -26,17 +27,31 @@ def history(symbols: str) -> list[bytes]:
     return keys
 
 
+class Transfer:
+    """A read or write in a slot, as far as it has got."""
+
+    def __init__(self, order: Read | Write):
+        self.order = order
+        self.done = 0
+        self.ended = self.cut = False
+
+    def state(self) -> SlotProgress:
+        return SlotProgress(self.done, self.ended, self.ended or self.cut)
+
+
 class LateExecutor:
-    """Moves contents, a dict slot -> page key per tier, in order; reports the ends when told to."""
+    """Moves contents, a dict slot -> page key per tier, and reports the ends when told to. The store forgets and fails."""
 
     def __init__(self) -> None:
         self.contents: dict[Tier, dict[int, bytes]] = {Tier.DEVICE: {}, Tier.HOST: {}}
-        self.queued: list[Copy] = []
+        self.store: set[bytes] = set()
+        self.queued: list[Order] = []
         self.executed = 0
         self.reported = 0
+        self.transfers: dict[tuple[Area, int], Transfer] = {}
+        self.seen: dict[tuple[Area, int], SlotProgress] = {}
 
     def submit(self, order: Order) -> None:
-        assert isinstance(order, Copy)
         self.queued.append(order)
 
     @property
@@ -44,23 +59,62 @@ class LateExecutor:
         return self.reported
 
     def slot(self, area: Area, slot: int) -> SlotProgress:
-        raise AssertionError("no store here")
+        return self.seen[area, slot]
 
     def progress(self) -> Progress:
         return self
 
     def execute(self) -> None:
-        device, host = self.contents[Tier.DEVICE], self.contents[Tier.HOST]
-        for copy in self.queued:
-            for on_device, on_host in zip(copy.device_slots, copy.host_slots, strict=True):
-                if copy.direction is Direction.LOAD:
-                    device[on_device] = host[on_host]
-                else:
-                    host[on_host] = device[on_device]
-            self.executed = copy.number
-            for stamp, slot in zip(copy.stamps, copy.host_slots, strict=copy.direction is Direction.BACKUP):
-                assert host[slot] == stamp.key
+        for order in self.queued:
+            match order:
+                case Copy():
+                    self.copy(order)
+                case Read(slot=slot):
+                    self.occupy(Area.PREFETCH, slot, order)
+                case Write(slot=slot):
+                    self.occupy(Area.WRITE, slot, order)
+                case Cut(slot=slot):
+                    self.transfers[Area.PREFETCH, slot].cut = True
+                case Release(area=area, slot=slot):
+                    assert self.transfers.pop((area, slot)).state().drained
         self.queued.clear()
+
+    def occupy(self, area: Area, slot: int, order: Read | Write) -> None:
+        assert (area, slot) not in self.transfers
+        self.transfers[area, slot] = Transfer(order)
+
+    def copy(self, copy: Copy) -> None:
+        device, host = self.contents[Tier.DEVICE], self.contents[Tier.HOST]
+        for on_device, on_host in zip(copy.device_slots, copy.host_slots, strict=True):
+            if copy.direction is Direction.LOAD:
+                device[on_device] = host[on_host]
+            else:
+                host[on_host] = device[on_device]
+        self.executed = copy.number
+        if copy.direction is Direction.BACKUP:
+            assert [host[slot] for slot in copy.host_slots] == [stamp.key for stamp in copy.stamps]
+
+    def transfer(self, transfer: Transfer, fails: bool) -> None:
+        """One page of a read or write, if it is still going."""
+        if transfer.ended or transfer.cut:
+            return
+        order, host = transfer.order, self.contents[Tier.HOST]
+        key, slot = order.stamps[transfer.done].key, order.host_slots[transfer.done]
+        if fails or (isinstance(order, Read) and key not in self.store):
+            transfer.ended = True
+            return
+        if isinstance(order, Read):
+            host[slot] = key
+        else:
+            assert host[slot] == key, "a wrong page would be stored"
+            self.store.add(key)
+        transfer.done += 1
+        transfer.ended = transfer.done == len(order.stamps)
+
+    def agree(self, copies: int) -> None:
+        self.execute()
+        self.reported = min(self.reported + copies, self.executed)
+        self.seen = {key: transfer.state() for key, transfer in self.transfers.items()}
 
 
 class Request:
@@ -70,17 +124,17 @@ class Request:
         self.computed = lease.committed
 
 
-def make(device: int, host: int) -> tuple[Hierarchy, LateExecutor]:
+def make(device: int, host: int, backlog: int = 0) -> tuple[Hierarchy, LateExecutor]:
     executor = LateExecutor()
     tree = Tree(EVICTION_POLICIES.get("lru")(), has_host=host > 0)
     pools = SlotPool("device", device), SlotPool("host", host)
-    return Hierarchy(tree, *pools, WRITE_POLICIES.get("write_through")(), executor), executor
+    return Hierarchy(tree, *pools, WRITE_POLICIES.get("write_through")(), executor, backlog), executor
 
 
 class HierarchyMachine(RuleBasedStateMachine):
-    @initialize(device=st.integers(2, 10), host=st.integers(0, 12))
-    def start(self, device: int, host: int) -> None:
-        self.hierarchy, self.executor = make(device, host)
+    @initialize(device=st.integers(2, 10), host=st.integers(0, 12), backlog=st.sampled_from([0, 2, 6]))
+    def start(self, device: int, host: int, backlog: int) -> None:
+        self.hierarchy, self.executor = make(device, host, backlog)
         self.requests: list[Request] = []
 
     @rule(symbols=st.text("ab", min_size=1, max_size=8), spare=st.integers(0, 2), reuse_all=st.booleans())
@@ -94,7 +148,7 @@ class HierarchyMachine(RuleBasedStateMachine):
             assert (len(self.hierarchy.tree), self.hierarchy.room.on_device) == before
             return
         assert (admission.device_pages, admission.host_pages) == expected
-        assert sum(admission.misses.values()) == len(reusable) - sum(expected)
+        assert len(admission.misses) == len(reusable) - sum(expected)
         assert len(admission.lease.slots) == len(keys) + 1
         self.requests.append(Request(keys, admission.lease))
 
@@ -137,10 +191,38 @@ class HierarchyMachine(RuleBasedStateMachine):
         self.requests.remove(request)
         self.hierarchy.release(request.lease)
 
+    @rule(symbols=st.text("ab", min_size=1, max_size=8), minimum=st.integers(1, 3))
+    def prefetch(self, symbols: str, minimum: int) -> None:
+        keys = history(symbols)
+        match = self.hierarchy.tree.match(keys)
+        missing = keys[match.held :]
+        if missing:
+            prefetch = self.hierarchy.prefetches.start(match.page, missing, b"", minimum)
+            assert prefetch is None or len(prefetch.keys) >= minimum
+
+    @rule(data=st.data())
+    def cut(self, data: st.DataObject) -> None:
+        if self.hierarchy.prefetches.active:
+            self.hierarchy.prefetches.stop(data.draw(st.sampled_from(self.hierarchy.prefetches.active)))
+
+    @rule(data=st.data(), pages=st.integers(1, 4), fails=st.booleans())
+    def transfer(self, data: st.DataObject, pages: int, fails: bool) -> None:
+        self.executor.execute()
+        if self.executor.transfers:
+            transfer = data.draw(st.sampled_from(list(self.executor.transfers.values())))
+            for page in range(pages):
+                self.executor.transfer(transfer, fails and page == pages - 1)
+
+    @rule(symbols=st.text("ab", min_size=1, max_size=6))
+    def store_forgets(self, symbols: str) -> None:
+        self.executor.store.discard(history(symbols)[-1])
+        for page in range(1, len(self.hierarchy.tree.columns.key)):
+            if self.hierarchy.tree.columns.key[page] == history(symbols)[-1]:
+                self.hierarchy.tree.columns.stored[page] = 0
+
     @rule(count=st.integers(1, 3))
     def agree(self, count: int) -> None:
-        self.executor.execute()
-        self.executor.reported = min(self.executor.reported + count, self.executor.executed)
+        self.executor.agree(count)
         self.hierarchy.absorb()
 
     @rule(wanted=st.integers(1, 8))
@@ -164,16 +246,20 @@ class HierarchyMachine(RuleBasedStateMachine):
                 slot = tree.slot(page, tier) if tree.columns.key[page] else None
                 if slot is not None:
                     assert contents[tier][slot] == tree.columns.key[page]
+            if tree.columns.key[page] and tree.columns.stored[page]:
+                assert tree.columns.key[page] in self.executor.store
 
     def teardown(self) -> None:
         for request in self.requests:
             self.hierarchy.release(request.lease)
-        while self.hierarchy.copies.operations or self.executor.queued:
+        while self.hierarchy.in_flight or self.hierarchy.writes.pending or self.executor.queued:
+            for transfer in self.executor.transfers.values():
+                self.executor.transfer(transfer, fails=False)
             self.agree(100)
         assert idle_problems(self.hierarchy) == []
 
 
-HierarchyMachine.TestCase.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+HierarchyMachine.TestCase.settings = settings(max_examples=600, stateful_step_count=50, deadline=None)
 TestHierarchy = HierarchyMachine.TestCase
 
 
@@ -188,10 +274,12 @@ def run(hierarchy: Hierarchy, executor: LateExecutor, symbols: str) -> tuple[int
         executor.contents[Tier.DEVICE][slot] = key
     hierarchy.commit(admission.lease, keys[admission.lease.committed :])
     hierarchy.release(admission.lease)
-    executor.execute()
-    executor.reported = executor.executed
-    hierarchy.absorb()
-    return admission.device_pages, admission.host_pages, admission.misses
+    while hierarchy.in_flight or executor.queued:
+        for transfer in executor.transfers.values():
+            executor.transfer(transfer, fails=False)
+        executor.agree(100)
+        hierarchy.absorb()
+    return admission.device_pages, admission.host_pages, dict(Counter(admission.misses))
 
 
 def test_a_history_that_left_the_device_comes_back_from_host() -> None:
@@ -245,3 +333,30 @@ def test_retraction_and_resume_count_one_hit() -> None:
     assert again
     page = hierarchy.tree.find(keys[1])
     assert page is not None and hierarchy.tree.columns.hits[page] == 2
+
+
+def test_a_history_that_left_the_replica_comes_back_from_the_store() -> None:
+    hierarchy, executor = make(device=4, host=8, backlog=8)
+    run(hierarchy, executor, "abc")
+    assert set(history("abc")) <= executor.store
+    for symbols in ("bbca", "ccca", "ddda"):
+        run(hierarchy, executor, symbols)
+    keys = history("abc")
+    assert hierarchy.tree.match(keys).held == 0
+    prefetch = hierarchy.prefetches.start(0, keys, b"", minimum=1)
+    assert prefetch and hierarchy.prefetches.bringing(keys[2]) is prefetch
+    while not prefetch.final:
+        executor.execute()
+        for transfer in executor.transfers.values():
+            executor.transfer(transfer, fails=False)
+        executor.agree(100)
+        hierarchy.absorb()
+    assert prefetch.landed == 3
+    assert run(hierarchy, executor, "abc") == (0, 3, {})
+
+
+def test_the_deepest_queued_writes_go_first_when_the_queue_is_full() -> None:
+    hierarchy, executor = make(device=8, host=8, backlog=2)
+    run(hierarchy, executor, "abcd")
+    assert executor.store == set(history("ab"))
+    assert hierarchy.writes.dropped == 2
