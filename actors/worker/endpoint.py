@@ -1,8 +1,9 @@
-"""The head's ear and mouth: the thread that takes requests from gateways and sends them their tokens.
+"""The head's ear and mouth: the thread that takes requests from gateways and sends them their tokens, and tells
+routers of the pages.
 
 All ZeroMQ work of a head happens in the one thread of `HeadEndpoint`. The engine's thread hands over what a
-step emitted through a queue and a socket pair that wakes the poller, and is never blocked: a gateway that is
-gone or too slow loses its requests instead.
+step emitted, and which pages came and went, through a queue and a socket pair that wakes the poller, and is never
+blocked: a gateway that is gone or too slow loses its requests instead, and a router must ask for a snapshot again.
 """
 
 import errno
@@ -20,7 +21,9 @@ import msgspec
 import zmq
 
 from stratakv.actors.worker.intake import Refused, page_keys
+from stratakv.actors.worker.watchers import Watchers
 from stratakv.cluster.curve import Gatekeeper, new_key_pair, secure_server
+from stratakv.cluster.events import Watch
 from stratakv.cluster.messages import (
     Abort,
     Beat,
@@ -31,10 +34,12 @@ from stratakv.cluster.messages import (
     Ping,
     Step,
     ToGateway,
+    ToRouter,
     decode_to_head,
     encode,
 )
 from stratakv.cluster.settings import HeartbeatSettings, WireSettings
+from stratakv.storage.residence import Changes, Holdings
 from stratakv.storage.tiers import PageKey
 
 _log = logging.getLogger(__name__)
@@ -59,7 +64,7 @@ class Load(NamedTuple):
 
 
 class EngineInbox(Protocol):
-    """What the endpoint's thread tells the engine. Both must return at once and be safe to call from that thread."""
+    """What the endpoint's thread tells the engine. All must return at once and be safe to call from that thread."""
 
     def submit(self, client: bytes, request: Generate, keys: list[PageKey]) -> None:
         """A valid new request with the keys of its full pages. A refusal is emitted as a Delta with a Failure."""
@@ -67,10 +72,24 @@ class EngineInbox(Protocol):
     def abort(self, client: bytes, id: str) -> None:
         """Free all that this request holds. Ids that are unknown or finished are ignored."""
 
+    def watch(self, client: bytes) -> None:
+        """A router wants to know of the pages: answer soon, from the engine's thread, with `deliver_events` for all
+        changes so far and then `deliver_snapshot` for this client."""
+
+
+class _Emitted(NamedTuple):
+    step: int
+    emissions: Sequence[Emission]
+
+
+class _Answer(NamedTuple):
+    client: bytes
+    holdings: Holdings
+
 
 @dataclass(slots=True)
 class _Client:
-    """A connected gateway: when it spoke last, which requests it has here, and the failures it was not told yet."""
+    """A client that is connected: when it spoke last, which requests it has here, and failures it was not told yet."""
 
     heard_at: float
     live: set[str] = field(default_factory=set)
@@ -80,9 +99,8 @@ class _Client:
 class HeadEndpoint:
     """A bound ROUTER with its own CURVE keys that admits only clients whose public key is `allowed`.
 
-    `card` bounds what requests may ask; `load` is called once a second for the beats; `backlog` is how many
-    messages may wait for a slow gateway before its requests are aborted. Binding happens here (zmq.ZMQError
-    names the address); the thread runs from `start` to `close`.
+    `card` bounds what requests may ask; `load` is called once a second for the beats. Binding happens here
+    (zmq.ZMQError names the address); the thread runs from `start` to `close`.
     """
 
     def __init__(
@@ -95,13 +113,13 @@ class HeadEndpoint:
         generation: int,
         card: ModelCard,
         load: Callable[[], Load],
-        backlog: int = 10_000,
     ):
         self._heartbeat, self._engine, self._card, self._load = heartbeat, engine, card, load
         self._generation = generation
         self._step = 0
         self._clients: dict[bytes, _Client] = {}
-        self._outbox: deque[tuple[int, Sequence[Emission]]] = deque()
+        self._watchers = Watchers(generation)
+        self._outbox: deque[_Emitted | Changes | _Answer] = deque()
         self._closing = threading.Event()
         self._wake_reader, self._wake_writer = socket.socketpair()
         self._wake_reader.setblocking(False)
@@ -117,13 +135,14 @@ class HeadEndpoint:
             # Mandatory: sending to a client that is gone, or whose backlog is full, is an error.
             self._router.setsockopt(zmq.ROUTER_MANDATORY, 1)
             self._router.setsockopt(zmq.LINGER, 0)
-            self._router.setsockopt(zmq.SNDHWM, backlog)
+            self._router.setsockopt(zmq.SNDHWM, settings.backlog)
             self._router.setsockopt(zmq.MAXMSGSIZE, settings.max_message)
             self._router.bind(f"tcp://{settings.bind_host}:*")
         except BaseException:
             self._release()
             raise
-        self.address = self._router.getsockopt_string(zmq.LAST_ENDPOINT)
+        bound = self._router.getsockopt_string(zmq.LAST_ENDPOINT)
+        self.address = _advertised(bound, settings.advertise_host)
         """Where clients connect, `tcp://host:port`."""
         self._thread = threading.Thread(target=self._run, name="head-endpoint", daemon=True)
 
@@ -142,7 +161,20 @@ class HeadEndpoint:
         RuntimeError if the thread has failed. Emissions of requests that were aborted meanwhile are dropped. Steps
         that emit nothing may be reported too.
         """
-        self._outbox.append((step, emissions))
+        self._outbox.append(_Emitted(step, emissions))
+        self._wake()
+
+    def deliver_events(self, changes: Changes) -> None:
+        """Tell all routers that watch what has changed since the last call; an empty change is no event. Returns at
+        once; call it from the thread that calls `deliver`. RuntimeError if the endpoint's thread has failed."""
+        if changes:
+            self._outbox.append(changes)
+            self._wake()
+
+    def deliver_snapshot(self, client: bytes, holdings: Holdings) -> None:
+        """Answer the watch of `client` with what is held now, all changes so far having been given to
+        `deliver_events`. `holdings` must not change afterwards. Else as there."""
+        self._outbox.append(_Answer(client, holdings))
         self._wake()
 
     def close(self) -> None:
@@ -219,6 +251,8 @@ class HeadEndpoint:
                 case Abort(id=id):
                     peer.live.discard(id)
                     self._engine.abort(client, id)
+                case Watch():
+                    self._begin_watch(client)
                 case Ping():
                     pass
 
@@ -252,18 +286,42 @@ class HeadEndpoint:
             delta = Delta(id=request.id, failure=failure)
             self._send(client, Step(self._generation, self._step, [delta]))
 
-    # -- to gateways
+    def _begin_watch(self, client: bytes) -> None:
+        if not self._watchers.ask(client):
+            return
+        try:
+            self._engine.watch(client)
+        except Exception:
+            self._watchers.drop(client)
+            _log.exception("the watch of router %s could not be given to the engine", client.hex())
+
+    # -- to gateways and routers
 
     def _flush(self) -> None:
-        for _ in range(
-            len(self._outbox)
-        ):  # what comes meanwhile waits its turn: messages and beats are due too
-            self._step, emissions = self._outbox.popleft()
-            deltas: defaultdict[bytes, list[Delta]] = defaultdict(list)
-            for client, delta in emissions:
-                deltas[client].append(delta)
-            for client, batch in deltas.items():
-                self._send_step(client, batch)
+        # What comes meanwhile waits its turn: messages and beats are due too.
+        for _ in range(len(self._outbox)):
+            match self._outbox.popleft():
+                case _Emitted(step, emissions):
+                    self._send_emissions(step, emissions)
+                case _Answer(client, holdings):
+                    parts = self._watchers.answer(client, holdings)
+                    all(self._send(client, part) for part in parts)  # a part not sent ends the watch
+                case Changes() as changes:
+                    self._send_events(changes)
+
+    def _send_events(self, changes: Changes) -> None:
+        events = self._watchers.number(changes)
+        if events is not None:
+            for client in self._watchers.following():
+                self._send(client, events)
+
+    def _send_emissions(self, step: int, emissions: Sequence[Emission]) -> None:
+        self._step = step
+        deltas: defaultdict[bytes, list[Delta]] = defaultdict(list)
+        for client, delta in emissions:
+            deltas[client].append(delta)
+        for client, batch in deltas.items():
+            self._send_step(client, batch)
 
     def _send_step(self, client: bytes, batch: list[Delta]) -> None:
         peer = self._clients.get(client)
@@ -274,9 +332,9 @@ class HeadEndpoint:
         if batch and self._send(client, Step(self._generation, self._step, batch)):
             peer.live.difference_update(delta.id for delta in batch if delta.finish or delta.failure)
 
-    def _send(self, client: bytes, message: ToGateway) -> bool:
-        """Hand `message` to ZeroMQ. If the client is gone it is forgotten, if it is too slow its requests
-        end; False.
+    def _send(self, client: bytes, message: ToGateway | ToRouter) -> bool:
+        """Hand `message` to ZeroMQ. If the client is gone it is forgotten, if it is too slow its requests and its
+        watch end; False.
         """
         try:
             self._router.send_multipart([client, encode(message)], zmq.NOBLOCK)
@@ -292,7 +350,9 @@ class HeadEndpoint:
         return False
 
     def _abandon(self, client: bytes, why: str) -> None:
-        """End all requests of a client, and owe it a failure for each, should it come back."""
+        """End a client's watch and all its requests, and owe it a failure for each, should it come back."""
+        if self._watchers.drop(client):
+            _log.warning("router %s %s; it must watch again", client.hex(), why)
         peer = self._clients[client]
         if peer.live:
             _log.warning("gateway %s %s; aborting its %d requests", client.hex(), why, len(peer.live))
@@ -304,7 +364,7 @@ class HeadEndpoint:
 
     def _beat(self) -> Beat:
         load = self._load()
-        return Beat(self._generation, self._step, load.waiting, load.running)
+        return Beat(self._generation, self._step, load.waiting, load.running, self._watchers.sequence)
 
     def _tick(self) -> None:
         """Once an interval: judge silence, say what is owed, beat."""
@@ -323,3 +383,11 @@ class HeadEndpoint:
                 peer.owed = []
             if client in self._clients:
                 self._send(client, beat)
+
+
+def _advertised(bound: str, host: str | None) -> str:
+    """The bound address with `host` in place of its own, if there is one."""
+    if host is None:
+        return bound
+    port = bound.rpartition(":")[2]
+    return f"tcp://[{host}]:{port}" if ":" in host else f"tcp://{host}:{port}"
