@@ -1,6 +1,6 @@
 """The seam between HTTP and the cluster: what the app asks of whoever runs the model."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -34,7 +34,7 @@ class Backend(Protocol):
     def status(self) -> BackendStatus:
         """Counts of now; never blocks."""
 
-    def generate(self, request: Generate) -> AsyncIterator[Delta]:
+    def generate(self, request: Generate) -> AsyncGenerator[Delta]:
         """Send `request` and yield its deltas; the last has `finish` or `failure`.
 
         Raises BackendUnavailable before the first delta when no replica is ready, or later when the one that ran it

@@ -1,8 +1,8 @@
 """What gateways and heads say to each other: msgpack over ZeroMQ, encoded once, decoded strictly.
 
 A gateway sends `Generate`, `Abort` and a `Ping` each second; a head answers with one `Step` per engine step
-and gateway, and a `Beat` each second, so that on either side silence can be told from idleness. Nothing here
-is ever pickled.
+and gateway, and a `Beat` each second, so that on either side silence can be told from idleness. A router is a
+client too: it sends `Watch` and gets what `events.py` has instead of steps. Nothing here is ever pickled.
 """
 
 import sys
@@ -12,6 +12,8 @@ from enum import StrEnum
 from typing import Union
 
 import msgspec
+
+from stratakv.cluster.events import PageEvents, Snapshot, Watch
 
 
 class FinishReason(StrEnum):
@@ -104,12 +106,16 @@ class Step(msgspec.Struct, frozen=True, tag="step"):
 
 
 class Beat(msgspec.Struct, frozen=True, tag="beat"):
-    """The head lives: sent each second to every gateway that has spoken to it. Load figures are informative."""
+    """The head lives: sent each second to every client that has spoken to it. Load figures are informative.
+
+    `sequence` is the number of its latest batch of page events: a router that has not got that one has lost it.
+    """
 
     generation: int
     step: int
     waiting: int
     running: int
+    sequence: int = 0
 
 
 class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
@@ -146,27 +152,34 @@ class KeyPair(msgspec.Struct, frozen=True):
     secret: str
 
 
-ToHead = Union[Generate, Abort, Ping]  # noqa: UP007 - msgspec decodes a typing.Union
+ToHead = Union[Generate, Abort, Ping, Watch]  # noqa: UP007 - msgspec decodes a typing.Union
 ToGateway = Union[Step, Beat]  # noqa: UP007
+ToRouter = Union[Snapshot, PageEvents, Beat]  # noqa: UP007
 
 _encoder = msgspec.msgpack.Encoder()
 _to_head = msgspec.msgpack.Decoder(ToHead)
 _to_gateway = msgspec.msgpack.Decoder(ToGateway)
+_to_router = msgspec.msgpack.Decoder(ToRouter)
 
 
-def encode(message: ToHead | ToGateway) -> bytes:
+def encode(message: ToHead | ToGateway | ToRouter) -> bytes:
     """Msgpack bytes of `message`."""
     return _encoder.encode(message)
 
 
 def decode_to_head(data: bytes) -> ToHead:
-    """A gateway's message. Raises msgspec.DecodeError or msgspec.ValidationError on anything else."""
+    """A gateway's or router's message. Raises msgspec.DecodeError or msgspec.ValidationError on anything else."""
     return _to_head.decode(data)
 
 
 def decode_to_gateway(data: bytes) -> ToGateway:
     """A head's message. Raises msgspec.DecodeError or msgspec.ValidationError on anything else."""
     return _to_gateway.decode(data)
+
+
+def decode_to_router(data: bytes) -> ToRouter:
+    """What a head sends to a router. Raises msgspec.DecodeError or msgspec.ValidationError on anything else."""
+    return _to_router.decode(data)
 
 
 def pack_tokens(tokens: Sequence[int]) -> bytes:
