@@ -9,7 +9,6 @@ import logging
 import time
 from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
-from typing import cast
 
 from stratakv.api import errors
 from stratakv.api.backend import BackendUnavailable
@@ -82,7 +81,7 @@ class Generation:
         To close it early, or to cancel who waits for it, aborts the request.
         """
         # Protocols cannot say it: the iterator of an async generator function is one that can be closed.
-        deltas = cast(AsyncGenerator[Delta], self._service.backend.generate(self._request))
+        deltas = self._service.backend.generate(self._request)
         try:
             while self.finish is None:
                 yield self._take(await self._next(deltas))

@@ -148,7 +148,7 @@ def chain_stamps(
     keys: Sequence[PageKey], parent: bytes, depth: int, namespace: bytes
 ) -> tuple[PageStamp, ...]:
     """The stamps of pages that follow each other: the first has this `parent` (empty at the root) and `depth`."""
-    parents = [parent, *keys[:-1]]
+    parents = [parent, *keys][: len(keys)]
     return tuple(
         PageStamp(key, before, depth + index, namespace)
         for index, (key, before) in enumerate(zip(keys, parents, strict=True))

@@ -169,6 +169,10 @@ class HostBlocks:
         """How many blocks there are."""
         return len(self.array)
 
+    def block(self, slot: int) -> memoryview:
+        """The whole block of `slot`, writable bytes."""
+        return memoryview(self.array[self._checked(slot)])
+
     def clear(self, slot: int) -> None:
         """Void the header of `slot`: from here on nobody takes its payload for anything. Call before overwriting."""
         self._headers[self._checked(slot)] = 0

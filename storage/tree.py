@@ -14,6 +14,7 @@ from enum import StrEnum
 from stratakv.storage.columns import NONE, ROOT, Columns
 from stratakv.storage.policies.eviction import EvictionPolicy, PageUse
 from stratakv.storage.queue import LeavingQueue
+from stratakv.storage.residence import Holdings, ResidenceLog
 from stratakv.storage.tiers import Component, PageKey, Tier
 
 
@@ -73,6 +74,8 @@ class Tree:
 
     def __init__(self, eviction: EvictionPolicy, has_host: bool):
         self.columns = Columns((Component.FULL,))
+        self.log = ResidenceLog()
+        """What changed in the device and the held set, for the router."""
         full = self.columns.slots[Component.FULL]
         self._device, self._host = full[Tier.DEVICE], full[Tier.HOST]
         self._slots = full
@@ -127,6 +130,11 @@ class Tree:
         """The slot of `page` in `tier`, or None when it is not resident there."""
         slot = self._slots[tier][page]
         return None if slot == NONE else slot
+
+    def holdings(self) -> Holdings:
+        """All keys on the device, and all that are held. O(pages)."""
+        on_device = [key for key, page in self._index.items() if self._device[page] != NONE]
+        return Holdings(on_device, list(self._index))
 
     def path(self, page: int) -> list[int]:
         """The pages from the first of the history to `page`, in order; empty for the root."""
@@ -185,6 +193,7 @@ class Tree:
         columns.hits[page] = 1
         columns.link(page)
         self._index[key] = page
+        self.log.note_held(key, True)
         if parent == ROOT and namespace:
             self._namespaces[page] = namespace
         columns.held_children[parent] += 1
@@ -204,6 +213,7 @@ class Tree:
             raise TreeError("a page was put on the device below a parent that is not there")
         column[page] = slot
         if tier is Tier.DEVICE:
+            self.log.note_device(self.columns.key[page], True)
             self.columns.device_children[parent] += 1
             self._count(page, 1)
             if self.has_host and self._host[page] == NONE:
@@ -253,6 +263,7 @@ class Tree:
             self._bump(columns.unsaved, page, -1)
         self._count(page, -1)
         self._device[page] = NONE
+        self.log.note_device(columns.key[page], False)
         parent = columns.parent[page]
         columns.device_children[parent] -= 1
         self._hand_stamp(page, parent)
@@ -281,6 +292,7 @@ class Tree:
         for queue in (self.clean_leaves, self.unsaved_leaves, self.host_leaves):
             queue.set(page, False)
         del self._index[columns.key[page]]
+        self.log.note_held(columns.key[page], False)
         self._namespaces.pop(page, None)
         columns.unlink(page)
         columns.held_children[parent] -= 1

@@ -5,7 +5,9 @@ without the ones before it can never be used.
 """
 
 import heapq
+from collections.abc import Sequence
 
+from stratakv.storage.columns import ROOT
 from stratakv.storage.moves import WRITE_BATCH, WRITE_SLOTS, Area, Executor, Progress, Release, Write
 from stratakv.storage.stamps import stamps
 from stratakv.storage.tiers import Component, Tier
@@ -29,6 +31,7 @@ class StoreWrites:
         self._queued: dict[int, Hold] = {}
         self._deepest: list[tuple[int, int]] = []
         self._active: dict[int, list[Hold]] = {}
+        self._busy: set[int] = set()
 
     @property
     def pending(self) -> int:
@@ -40,16 +43,29 @@ class StoreWrites:
         """Batches being written."""
         return len(self._active)
 
-    def saved(self, pages: list[int]) -> None:
-        """These pages have a host copy now: queue those that the store is not known to have."""
-        if not self._limit:
+    def saved(self, pages: Sequence[int]) -> None:
+        """These pages, a stretch of one path, have a host copy: queue those that the store is not known to have.
+
+        Pages above them that were let go earlier are queued again first, since a page is useless without them.
+        """
+        if not self._limit or not pages:
             return
-        for page in pages:
-            if not self._tree.columns.stored[page] and page not in self._queued:
+        for page in [*self._unstored_above(pages[0]), *pages]:
+            if self._wanted(page):
                 self._queued[page] = self._tree.hold(page, HoldKind.HELD)
                 heapq.heappush(self._deepest, (-self._tree.columns.depth[page], page))
         while self.pending > self._limit and self._queued:
             self._drop_deepest()
+
+    def _wanted(self, page: int) -> bool:
+        on_host = self._tree.slot(page, Tier.HOST) is not None
+        return on_host and not self._tree.columns.stored[page] and page not in self._busy and page not in self._queued
+
+    def _unstored_above(self, page: int) -> list[int]:
+        above: list[int] = []
+        while (page := self._tree.columns.parent[page]) != ROOT and self._wanted(page):
+            above.append(page)
+        return above[::-1]
 
     def absorb(self, progress: Progress) -> None:
         """Take in which batches have ended, and order the next ones."""
@@ -64,6 +80,7 @@ class StoreWrites:
         slot = self._free_slots.pop()
         pages = list(self._queued)[:WRITE_BATCH]
         self._active[slot] = [self._queued.pop(page) for page in pages]
+        self._busy.update(pages)
         if not self._queued:
             self._deepest.clear()
         host_slots = tuple(self._host_slot(page) for page in pages)
@@ -71,6 +88,7 @@ class StoreWrites:
 
     def _end(self, slot: int, done: int) -> None:
         holds = self._active.pop(slot)
+        self._busy.difference_update(hold.page for hold in holds)
         for position, hold in enumerate(holds):
             if position < done:
                 self._tree.columns.stored[hold.page] = 1

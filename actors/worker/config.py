@@ -12,6 +12,7 @@ from stratakv.actors.settings import ModelSettings, SchedulerSettings
 from stratakv.cluster.messages import Endpoint
 from stratakv.cluster.settings import HeartbeatSettings, WireSettings
 from stratakv.storage.settings import CacheSettings, SettingsModel
+from stratakv.storage.stores.settings import StoreSettings
 
 DEFAULT_WORKER_CLASS = "stratakv.actors.worker.worker:Worker"
 
@@ -28,6 +29,7 @@ class WorkerConfig(SettingsModel):
     model: ModelSettings = ModelSettings()
     cache: CacheSettings = CacheSettings()
     scheduler: SchedulerSettings = SchedulerSettings()
+    store: StoreSettings = StoreSettings(url=None)
     wire: WireSettings = WireSettings()
     heartbeat: HeartbeatSettings = HeartbeatSettings()
     worker_class: str = DEFAULT_WORKER_CLASS

@@ -15,6 +15,7 @@ import numpy as np
 from stratakv.actors.worker.config import Heartbeat, StartError, WorkerConfig
 from stratakv.actors.worker.endpoint import Emission, HeadEndpoint, Load
 from stratakv.cluster.messages import Delta, Endpoint, FinishReason, Generate, ModelCard, Usage
+from stratakv.storage.residence import Holdings
 from stratakv.storage.tiers import Miss, PageKey
 
 _STEP = 0.02
@@ -62,6 +63,11 @@ class EchoWorker:
     def abort(self, client: bytes, id: str) -> None:
         """See EngineInbox."""
         self._inbox.put((client, id, None))
+
+    def watch(self, client: bytes) -> None:
+        """See EngineInbox. An echo holds no pages."""
+        assert self._endpoint is not None
+        self._endpoint.deliver_snapshot(client, Holdings((), ()))
 
     def heartbeat(self) -> Heartbeat:
         """See RankWorker."""

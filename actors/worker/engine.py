@@ -10,6 +10,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from typing import NamedTuple, Protocol
 
 from stratakv.actors.worker.config import Heartbeat
 from stratakv.actors.worker.endpoint import Emission, Load
@@ -18,33 +19,57 @@ from stratakv.actors.worker.rank import Rank
 from stratakv.actors.worker.request import Request, RequestId
 from stratakv.cluster.messages import Delta, Failure, Generate, unpack_tokens
 from stratakv.storage.hierarchy_check import idle_problems
+from stratakv.storage.residence import Changes, Holdings
 from stratakv.storage.tiers import PageKey
 
 _log = logging.getLogger(__name__)
 
 _EMPTY_STEP_WAIT = 0.002  # seconds between empty plans at first, doubled up to:
 _EMPTY_STEP_WAIT_MAX = 0.020
+_LOOK_AT_DEADLINES = 0.5  # seconds
 
-OVERLOADED = "overloaded"
+OVERLOADED = "rate_limit_exceeded"
 """Failure code of a request that found the queue full."""
-DRAINING = "draining"
+DRAINING = "unavailable"
 """Failure code of a request that came while the replica was shutting down, or was still there when it ended."""
 
-Emit = Callable[[int, Sequence[Emission]], None]
+
+
+class Outlet(Protocol):
+    """Where the engine's news go; called from its thread alone. `HeadEndpoint` is one."""
+
+    def deliver(self, step: int, emissions: Sequence[Emission]) -> None:
+        """What step number `step` emitted; may be nothing."""
+
+    def deliver_events(self, changes: Changes) -> None:
+        """What has changed in where pages are."""
+
+    def deliver_snapshot(self, client: bytes, holdings: Holdings) -> None:
+        """The answer to a watch: where all pages are, after all changes delivered so far."""
+
+
+class Found(NamedTuple):
+    """The store has `pages` of what was asked for `id`."""
+
+    id: RequestId
+    pages: int
+
+
+class Watched(NamedTuple):
+    """A router wants a snapshot."""
+
+    client: bytes
 
 
 class Engine:
-    """Runs a head and its rank. `emit(step, emissions)` is called from the engine's thread after each step.
+    """Runs a head and its rank, and tells `connect`'s outlet after each step.
 
-    `submit`, `abort`, `load`, `heartbeat` and `idle_check` may be called from any thread.
+    `submit`, `abort`, `watch`, `found`, `load`, `heartbeat` and `idle_check` may be called from any thread.
     """
 
-    def __init__(self, head: Head, rank: Rank, page_size: int, emit: Emit):
-        self._head = head
-        self._rank = rank
+    def __init__(self, page_size: int):
         self._page_size = page_size
-        self._emit = emit
-        self._inbox: deque[Request | RequestId] = deque()
+        self._inbox: deque[Request | RequestId | Found | Watched] = deque()
         self._checks: deque[Future[list[str]]] = deque()
         self._wake = threading.Condition()
         self._stopping = False
@@ -65,6 +90,14 @@ class Engine:
     def abort(self, client: bytes, id: str) -> None:
         """End a request and free what it holds; unknown ids are ignored."""
         self._post(RequestId(client, id))
+
+    def watch(self, client: bytes) -> None:
+        """A router wants to follow the pages of this replica."""
+        self._post(Watched(client))
+
+    def found(self, id: RequestId, pages: int) -> None:
+        """The answer of the store for a waiting request."""
+        self._post(Found(id, pages))
 
     def load(self) -> Load:
         """How many requests run and wait now."""
@@ -91,6 +124,10 @@ class Engine:
             running, waiting = self.load()
             return [f"not idle after {deadline:g} s: {running} requests run, {waiting} wait"]
 
+    def connect(self, head: Head, rank: Rank, outlet: Outlet) -> None:
+        """What to run, and whom to tell. Once, before `start`."""
+        self._head, self._rank, self._outlet = head, rank, outlet
+
     def start(self) -> None:
         """Begin to work."""
         self._thread.start()
@@ -100,7 +137,7 @@ class Engine:
         with self._wake:
             self._draining = True
         until = time.monotonic() + deadline
-        while time.monotonic() < until and self._thread.is_alive() and sum(self.load()):
+        while time.monotonic() < until and self._thread.is_alive() and self.load() != Load(0, 0):
             time.sleep(0.02)
 
     def stop(self, deadline: float = 60.0) -> None:
@@ -113,7 +150,7 @@ class Engine:
             if self._thread.is_alive():
                 raise RuntimeError(f"the engine's thread is still in a step after {deadline:g} s")
 
-    def _post(self, item: Request | RequestId) -> None:
+    def _post(self, item: Request | RequestId | Found | Watched) -> None:
         with self._wake:
             self._inbox.append(item)
             self._wake.notify()
@@ -125,7 +162,7 @@ class Engine:
             while not self._stopping:
                 if not self._work():
                     self._sleep()
-            self._emit(self._step, self._head.abort_all(Failure(DRAINING, "the replica is shutting down; send it again")))
+            self._outlet.deliver(self._step, self._head.abort_all(Failure(DRAINING, "the replica is shutting down; send it again")))
         except BaseException as error:
             self._failed = error
             _log.exception("the engine failed in step %d; this generation of the replica ends", self._step)
@@ -140,8 +177,8 @@ class Engine:
             self._step_began = time.monotonic()
             emissions = self._head.absorb(self._rank.execute(plan))
             self._step, self._step_began = plan.number, None
-            if emissions:
-                self._emit(plan.number, emissions)
+            self._outlet.deliver(plan.number, emissions)
+            self._outlet.deliver_events(self._head.hierarchy.tree.log.drain())
             if plan.rows or plan.orders:
                 empty_wait = _EMPTY_STEP_WAIT
             else:
@@ -161,24 +198,31 @@ class Engine:
 
     def _sleep(self) -> None:
         """Nothing to do: answer checks, then wait until something comes in."""
-        while self._checks:
+        while self._checks and not self._head.scheduler.waiting:
             self._checks.popleft().set_result(idle_problems(self._head.hierarchy))
         with self._wake:
-            if not (self._inbox or self._checks or self._stopping):
-                self._wake.wait()
+            if not (self._inbox or self._stopping or (self._checks and not self._head.scheduler.waiting)):
+                # Requests that wait for the store have a deadline, which somebody must look at.
+                self._wake.wait(_LOOK_AT_DEADLINES if self._head.scheduler.waiting else None)
 
     def _take_inbox(self) -> None:
         refused = []
         while self._inbox:
-            item = self._inbox.popleft()
-            if isinstance(item, RequestId):
-                self._head.scheduler.remove(item)
-            elif (failure := self._refusal()) is not None:
-                refused.append(Emission(item.id.client, Delta(id=item.id.id, failure=failure)))
-            else:
-                self._head.scheduler.add(item)
+            match self._inbox.popleft():
+                case RequestId() as id:
+                    self._head.remove(id)
+                case Found(id=id, pages=pages):
+                    if self._head.seeker is not None:
+                        self._head.seeker.answered(id, pages)
+                case Watched(client=client):
+                    self._outlet.deliver_events(self._head.hierarchy.tree.log.drain())
+                    self._outlet.deliver_snapshot(client, self._head.hierarchy.tree.holdings())
+                case Request() as request if (failure := self._refusal()) is not None:
+                    refused.append(Emission(request.id.client, Delta(id=request.id.id, failure=failure)))
+                case Request() as request:
+                    self._head.add(request)
         if refused:
-            self._emit(self._step, refused)
+            self._outlet.deliver(self._step, refused)
 
     def _refusal(self) -> Failure | None:
         if self._draining:

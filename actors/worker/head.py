@@ -3,16 +3,17 @@
 It alone decides; the ranks obey. `plan` and `absorb` alternate, called by the engine's thread.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 
 from stratakv.actors.settings import SchedulerSettings
 from stratakv.actors.worker.endpoint import Emission
 from stratakv.actors.worker.rank import StepResult
-from stratakv.actors.worker.request import Request
+from stratakv.actors.worker.request import Request, RequestId
 from stratakv.actors.worker.sampler import Draw, sample
 from stratakv.actors.worker.scheduler import Scheduler, Work
+from stratakv.actors.worker.seeker import StoreSeeker
 from stratakv.cluster.agreement import SlotTable, read
 from stratakv.cluster.messages import Delta, Failure
 from stratakv.cluster.plan import Plan, Row
@@ -48,10 +49,14 @@ class PlanExecutor:
         return taken
 
 
+def _never(request: Request) -> bool:
+    return False
+
+
 class Head:
     """Tree, slots and queue of one replica.
 
-    `device_slots` and `host_slots` are the capacities of every rank's pools; `eos` ends answers; `limit` is the most
+    `seeker_of` makes the part that asks the store, given the hierarchy; without it there is no store. `device_slots` and `host_slots` are the capacities of every rank's pools; `eos` ends answers; `limit` is the most
     tokens one request may have.
     """
 
@@ -64,21 +69,40 @@ class Head:
         host_slots: int,
         eos: Sequence[int],
         limit: int,
+        seeker_of: Callable[[Hierarchy], StoreSeeker] | None = None,
     ):
         self._executor = PlanExecutor()
         tree = Tree(EVICTION_POLICIES.get(cache.eviction_policy)(), has_host=host_slots > 0)
         pools = SlotPool("device", device_slots), SlotPool("host", host_slots)
-        self.hierarchy = Hierarchy(tree, *pools, WRITE_POLICIES.get(cache.write_policy)(), self._executor)
-        self.scheduler = Scheduler(scheduler, self.hierarchy, cache.page_size)
+        # A quarter of host memory may wait for its write; more would crowd out what the host tier is for.
+        backlog = host_slots // 4 if seeker_of is not None else 0
+        self.hierarchy = Hierarchy(tree, *pools, WRITE_POLICIES.get(cache.write_policy)(), self._executor, backlog)
+        self.seeker = seeker_of(self.hierarchy) if seeker_of is not None else None
+        waits = self.seeker.waits if self.seeker is not None else _never
+        self.scheduler = Scheduler(scheduler, self.hierarchy, cache.page_size, waits)
         self._eos = frozenset(eos)
         self._limit = limit
         self._number = 0
         self._batch: list[Work] = []
         self._page_size = cache.page_size
 
+    def add(self, request: Request) -> None:
+        """Queue a new request, and look in the store for what this replica does not hold of it."""
+        self.scheduler.add(request)
+        if self.seeker is not None:
+            self.seeker.begin(request)
+
+    def remove(self, id: RequestId) -> None:
+        """Forget a request and free what it holds; unknown ids are ignored."""
+        self.scheduler.remove(id)
+        if self.seeker is not None:
+            self.seeker.forget(id)
+
     def plan(self) -> Plan | None:
-        """The next step, or None when there is nothing to compute, to copy or to wait for."""
+        """The next step, or None when there is nothing to compute, to move or to wait for agreement on."""
         self.hierarchy.absorb()
+        if self.seeker is not None:
+            self.seeker.update()
         self._batch = self.scheduler.schedule()
         orders = self._executor.take()
         if not self._batch and not orders and not self.hierarchy.in_flight:
@@ -89,7 +113,7 @@ class Head:
     def _row(self, work: Work) -> Row:
         request = work.request
         assert request.lease is not None
-        start, end = request.computed, request.computed + work.count
+        start, end = request.computed, request.computed + work.tokens
         pages = -(-end // self._page_size)
         return Row(tuple(request.tokens[start:end]), start, tuple(request.lease.slots[:pages]), work.samples)
 
@@ -103,7 +127,7 @@ class Head:
         return [self._take(request, token) for request, token in zip(sampling, tokens, strict=True)]
 
     def _commit(self, work: Work) -> None:
-        full = work.request.advance(work.count)
+        full = work.request.advance(work.tokens)
         if full:
             assert work.request.lease is not None
             self.hierarchy.commit(work.request.lease, full)
@@ -126,7 +150,7 @@ class Head:
         """End every request with `failure`, and free what they hold."""
         requests = [*self.scheduler.running, *self.scheduler.waiting]
         for request in requests:
-            self.scheduler.remove(request.id)
+            self.remove(request.id)
         return [Emission(request.id.client, Delta(id=request.id.id, failure=failure)) for request in requests]
 
 

@@ -6,12 +6,13 @@ from typing import Protocol
 
 import torch
 
+from stratakv.actors.worker.transfers import Transfers
 from stratakv.cluster.agreement import Agreed, Group, SlotTable, read
 from stratakv.cluster.plan import Plan, Row
 from stratakv.kernels import kv_copy
 from stratakv.kernels.pool import DevicePool
 from stratakv.storage.header import BlockHeader
-from stratakv.storage.moves import Copy, Direction
+from stratakv.storage.moves import Area, Copy, Cut, Direction, Order, Read, Release, Write
 from stratakv.storage.pools import HostBlocks
 
 
@@ -31,20 +32,36 @@ class StepResult:
 
 
 class Rank:
-    """The memory of one rank, and the model shard that computes into it. `host` is None when the host tier is off."""
+    """The memory of one rank, and the model shard that computes into it.
 
-    def __init__(self, model: Forward, pool: DevicePool, host: HostBlocks | None, group: Group, identity: bytes):
+    `host` is None when the host tier is off, `transfers` when there is no store; both share `table`, the rank's slots.
+    """
+
+    def __init__(
+        self,
+        model: Forward,
+        pool: DevicePool,
+        host: HostBlocks | None,
+        group: Group,
+        identity: bytes,
+        table: SlotTable,
+        transfers: Transfers | None = None,
+    ):
         self._model = model
         self._pool = pool
         self._host = host
         self._host_bytes = torch.from_numpy(host.array) if host is not None else None
         self._group = group
         self._identity = identity
-        self._table = SlotTable()
+        self._table = table
+        self._transfers = transfers
         self._copied_upto = 0
 
     def execute(self, plan: Plan) -> StepResult:
-        """Carry out `plan`. The vector tells what had finished before it, so agreement lags one step and costs no wait."""
+        """Carry out `plan`. The vector tells what had finished before it, so agreement lags one step and costs no
+        wait."""
+        for order in plan.orders:
+            self._apply(order)
         pending = self._group.all_reduce_min(self._table.fill(plan.number, self._copied_upto))
         for order in plan.orders:
             if isinstance(order, Copy):
@@ -52,6 +69,23 @@ class Rank:
                 self._copied_upto = order.number
         logits = self._model.forward(plan.rows, self._pool) if plan.rows else None
         return StepResult(logits, read(pending.wait(), plan.number))
+
+    def _apply(self, order: Order) -> None:
+        """Bring the slot table to what the plan says, and set transfers going; copies come later."""
+        match order:
+            case Release(area=area, slot=slot):
+                self._table.release(area, slot)
+            case Cut(slot=slot):
+                self._table.cut(Area.PREFETCH, slot)
+            case Read():
+                self._store().read(order)
+            case Write():
+                self._store().write(order)
+
+    def _store(self) -> Transfers:
+        if self._transfers is None:
+            raise RuntimeError("a transfer was ordered, but this rank has no store")
+        return self._transfers
 
     def _copy(self, copy: Copy) -> None:
         if self._host is None or self._host_bytes is None:

@@ -1,7 +1,7 @@
 """What the head knows of one request while it lives: its tokens, its keys, its place on the device, its account."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 from stratakv.cluster.messages import FinishReason, Generate, Usage
@@ -95,7 +95,7 @@ class Request:
         self._chain_keys()
         return self.keys[before : self.computed // self._page_size]
 
-    def append(self, token: int, eos: Sequence[int], limit: int) -> FinishReason | None:
+    def append(self, token: int, eos: Collection[int], limit: int) -> FinishReason | None:
         """Take a sampled token. Says whether it ends the answer; `limit` is the most tokens a request may have."""
         self.tokens.append(token)
         sampling = self.sampling

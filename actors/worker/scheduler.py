@@ -6,6 +6,7 @@ its committed pages stay cached, so coming back is cheap.
 """
 
 from collections import deque
+from collections.abc import Callable
 from typing import NamedTuple
 
 from stratakv.actors.settings import SchedulerSettings
@@ -16,21 +17,29 @@ _PATIENCE = 256  # admissions of younger requests that a waiting one lets pass b
 
 
 class Work(NamedTuple):
-    """`count` tokens of `request`, from its first uncomputed one on. It samples when they reach its last token."""
+    """`tokens` tokens of `request`, from its first uncomputed one on. It samples when they reach its last one."""
 
     request: Request
-    count: int
+    tokens: int
 
     @property
     def samples(self) -> bool:
         """Whether this is the last of the uncomputed tokens, so that the next token can be sampled."""
-        return self.count == self.request.remaining
+        return self.tokens == self.request.remaining
 
 
 class Scheduler:
     """Waiting and running requests of one replica. Owned by the head's thread."""
 
-    def __init__(self, settings: SchedulerSettings, hierarchy: Hierarchy, page_size: int):
+    def __init__(
+        self,
+        settings: SchedulerSettings,
+        hierarchy: Hierarchy,
+        page_size: int,
+        waits: Callable[[Request], bool],
+    ):
+        """`waits` says whether a waiting request is still waiting for the store, and so not to be admitted yet."""
+        self._waits = waits
         self.waiting: deque[Request] = deque()
         self.running: list[Request] = []
         self.retractions = 0
@@ -73,9 +82,9 @@ class Scheduler:
                 count = min(request.remaining, budget)
                 batch.append(Work(request, count))
                 budget -= count
-        while budget > 0 and (request := self._admit_next()) is not None:
-            count = min(request.remaining, budget)
-            batch.append(Work(request, count))
+        while budget > 0 and (admitted := self._admit_next()) is not None:
+            count = min(admitted.remaining, budget)
+            batch.append(Work(admitted, count))
             budget -= count
         return batch
 
@@ -114,6 +123,8 @@ class Scheduler:
         if len(self.running) >= self._settings.max_running:
             return None
         for position, request in enumerate(self.waiting):
+            if self._waits(request):
+                continue
             if self._admit(request):
                 del self.waiting[position]
                 for passed in list(self.waiting)[:position]:
@@ -125,13 +136,16 @@ class Scheduler:
 
     def _admit_last_resort(self) -> Request | None:
         """With nothing running and nothing in flight, nobody will make room any more: drop what was never saved."""
-        if self.running or self._hierarchy.in_flight or not self.waiting:
+        if self.running or self._hierarchy.in_flight:
             return None
-        request = self.waiting[0]
-        self._hierarchy.room.reclaim(request.pages)
-        if not self._admit(request):
+        oldest = next((request for request in self.waiting if not self._waits(request)), None)
+        if oldest is None:
             return None
-        return self.waiting.popleft()
+        self._hierarchy.room.reclaim(oldest.pages)
+        if not self._admit(oldest):
+            return None
+        self.waiting.remove(oldest)
+        return oldest
 
     def _admit(self, request: Request) -> bool:
         """Give `request` all pages of its tokens, and leave one for each that runs, or change nothing."""

@@ -1,6 +1,7 @@
 """The engine in one process over a model that notices every wrong byte: greedy tokens with the cache on equal those without."""
 
 import random
+from collections.abc import Callable
 
 import pytest
 from hypothesis import given, settings
@@ -10,6 +11,13 @@ from engine_fakes import Client, expected_output
 from stratakv.actors.worker.engine import DRAINING, OVERLOADED
 from stratakv.cluster.messages import FinishReason
 from stratakv.storage.hierarchy_check import idle_problems
+from stratakv.storage.identity import Identity, describe_shapes
+from stratakv.storage.layout import BlockLayout
+from stratakv.storage.stores.faulty import FaultRates, FaultyBackend
+from stratakv.storage.stores.memory import MemoryBackend
+from stratakv.storage.stores.settings import StoreSettings
+from stratakv.storage.stores.store import Store
+from stratakv.storage.tiers import Component
 
 
 def prompt(seed: int, length: int) -> list[int]:
@@ -102,7 +110,7 @@ def test_an_abort_frees_everything_at_any_time() -> None:
         for _ in range(steps):
             plan = client.head.plan()
             assert plan is not None
-            client.emit(0, client.head.absorb(client.engine._rank.execute(plan)))
+            client.deliver(0, client.head.absorb(client.engine._rank.execute(plan)))
         client.engine.abort(b"gateway", "a")
         client.work()
         assert len(client.output("a") if steps > 3 else []) < 50
@@ -179,8 +187,88 @@ def test_any_mix_of_requests_says_what_each_alone_would(data: st.DataObject) -> 
             client.send(f"{wave}.{i}", tokens, count)
         client.work()
         assert idle(client) == []
+        assert client.held_keys == set(client.head.hierarchy.tree.holdings().held)
     for id, (tokens, count) in sent.items():
         assert client.output(id) == expected_output(tokens, count)
         usage = client.told[id][-1].usage
         assert usage and usage.device + usage.host + usage.computed == len(tokens)
         assert sum(usage.misses.values()) == usage.computed
+
+
+Shared = Callable[[BlockLayout], Store]
+
+
+def shared_store(capacity: int = 1 << 20, faults: FaultRates | None = None) -> Shared:
+    """A store that several engines open, with faults between it and all of them."""
+    memory = MemoryBackend(capacity)
+
+    def open_it(layout: BlockLayout) -> Store:
+        backend = FaultyBackend(memory, faults, seed=1) if faults else memory
+        shapes = (describe_shapes(Component.FULL, layout.shapes),)
+        same = Identity(model_config="", weights="", kv_dtype="", page_size=0, component_shapes=shapes, alignment=64)
+        return Store(backend, same)
+
+    return open_it
+
+
+def test_a_history_comes_back_from_the_store_on_another_replica() -> None:
+    store = shared_store()
+    Client(store=store).ask("a", prompt(1, 30))
+    other = Client(store=store)
+    usage = other.ask("b", prompt(1, 30)).usage
+    assert usage and (usage.store, usage.device, usage.host, usage.computed) == (28, 0, 0, 2)
+    assert idle(other) == []
+    again = other.ask("c", prompt(1, 30)).usage
+    assert again and (again.device, again.store) == (28, 0)
+
+
+def test_requests_join_a_prefetch_that_is_under_way() -> None:
+    store = shared_store()
+    Client(store=store).ask("a", prompt(1, 30))
+    other = Client(store=store)
+    for i in range(5):
+        other.send(str(i), prompt(1, 30))
+    other.work()
+    for i in range(5):
+        assert other.output(str(i)) == expected_output(prompt(1, 30), 4)
+    assert other.head.hierarchy.prefetches.pages_landed == 7
+    assert idle(other) == []
+
+
+def test_what_the_store_has_beyond_the_host_is_fetched() -> None:
+    store = shared_store()
+    client = Client(device=12, host=12, store=store)
+    for i in range(4):
+        client.ask(str(i), prompt(i, 40))
+    usage = client.ask("back", prompt(0, 40)).usage
+    assert usage and usage.store > 0 and usage.store + usage.host + usage.device + usage.computed == 40
+    assert idle(client) == []
+
+
+def test_a_store_that_never_answers_costs_the_deadline_and_no_more() -> None:
+    client = Client(store=shared_store())
+    assert client.head.seeker is not None
+    client.head.seeker._lookup = SilentLookup()
+    client.head.seeker._settings = StoreSettings(prefetch_threshold=1, deadline=0.05)
+    usage = client.ask("a", prompt(1, 30)).usage
+    assert usage and usage.misses == {"deadline": 28, "page tail": 2}
+
+
+class SilentLookup:
+    def ask(self, keys: list[bytes], answer: Callable[[int], None]) -> None:
+        pass
+
+
+@settings(max_examples=25, deadline=None)
+@given(data=st.data())
+def test_a_faulty_store_changes_no_token(data: st.DataObject) -> None:
+    rates = FaultRates(error=0.05, short=0.1, fail=0.1, lose=0.1, flip=0.2)
+    store = shared_store(capacity=data.draw(st.sampled_from([4_000, 1 << 20])), faults=rates)
+    clients = [Client(device=16, host=data.draw(st.sampled_from([8, 32])), store=store) for _ in range(2)]
+    for turn in range(data.draw(st.integers(2, 8))):
+        client = data.draw(st.sampled_from(clients))
+        tokens = prompt(data.draw(st.integers(0, 2)), data.draw(st.integers(1, 40)))
+        usage = client.ask(str(turn), tokens).usage
+        assert usage and usage.device + usage.host + usage.store + usage.computed == len(tokens)
+        assert sum(usage.misses.values()) == usage.computed
+        assert idle(client) == []

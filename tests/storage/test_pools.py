@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from stratakv.kernels.shapes import LayerShape
-from stratakv.storage.layout import BlockHeader, BlockLayout, Group, HeaderCleared, HeaderCorrupt
+from stratakv.storage.header import BlockHeader, HeaderCleared, HeaderCorrupt
+from stratakv.storage.layout import BlockLayout, Group
 from stratakv.storage.moves import PageStamp
 from stratakv.storage.pools import HostBlocks, Owner, SlotError, SlotPool
 from stratakv.storage.tiers import Component

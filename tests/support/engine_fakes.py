@@ -1,7 +1,8 @@
 """A model without weights that notices every wrong byte: its logits are a digest of all KV it reads from the pool."""
 
 import hashlib
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
@@ -10,16 +11,23 @@ from stratakv.actors.settings import SchedulerSettings
 from stratakv.actors.worker.endpoint import Emission
 from stratakv.actors.worker.engine import Engine
 from stratakv.actors.worker.head import Head
+from stratakv.actors.worker.lookup import StoreLookup
 from stratakv.actors.worker.rank import Rank
-from stratakv.cluster.agreement import LocalGroup
+from stratakv.actors.worker.seeker import StoreSeeker
+from stratakv.actors.worker.transfers import Transfers
+from stratakv.cluster.agreement import LocalGroup, SlotTable
 from stratakv.cluster.messages import Delta, Generate, Sampling, pack_tokens
 from stratakv.cluster.plan import Row
 from stratakv.kernels.pool import DevicePool
 from stratakv.kernels.shapes import LayerShape
 from stratakv.storage.keys import chain, namespace_seed
 from stratakv.storage.layout import BlockLayout
+from stratakv.storage.policies.prefetch import WaitComplete
 from stratakv.storage.pools import HostBlocks
+from stratakv.storage.residence import Changes, Holdings
 from stratakv.storage.settings import CacheSettings
+from stratakv.storage.stores.settings import StoreSettings
+from stratakv.storage.stores.store import Store
 from stratakv.storage.tiers import Component
 
 VOCAB = 101
@@ -68,22 +76,51 @@ class Client:
     """An engine over a DigestModel, and what its clients have been told."""
 
     def __init__(
-        self, *, page_size: int = 4, device: int = 64, host: int = 64, limit: int = 10_000, **scheduler: int
+        self,
+        *,
+        page_size: int = 4,
+        device: int = 64,
+        host: int = 64,
+        limit: int = 10_000,
+        store: Callable[[BlockLayout], Store] | None = None,
+        **scheduler: int,
     ) -> None:
         self.model = DigestModel()
         self.told: dict[str, list[Delta]] = {}
         self.sizes: list[int] = []
+        self.held_keys: set[bytes] = set()
+        self.snapshots: list[Holdings] = []
         layout = BlockLayout(SHAPES, page_size, itemsize=4)
         blocks = HostBlocks(bytearray(host * layout.block_bytes), host, layout) if host else None
         pool = DevicePool(SHAPES, device, page_size, torch.float32)
         settings = SchedulerSettings(**{"token_budget": 16, "max_running": 16, **scheduler})
         cache = CacheSettings(page_size=page_size)
         self.page_size = page_size
-        self.head = Head(cache, settings, device_slots=device, host_slots=host, eos=[VOCAB + 1], limit=limit)
-        rank = Rank(self.model, pool, blocks, LocalGroup(), identity=bytes(32))
-        self.engine = Engine(self.head, rank, page_size, self.emit)
+        table, transfers, seeker_of, identity = SlotTable(), None, None, bytes(32)
+        self.engine = Engine(page_size)
+        if store is not None and blocks is not None:
+            opened = store(layout)
+            identity = bytes.fromhex(opened.identity.digest())
+            transfers, lookup = Transfers(opened, blocks, table, readers=2), StoreLookup(opened)
+            asks = StoreSettings(prefetch_threshold=1)
+            seeker_of = lambda hierarchy: StoreSeeker(  # noqa: E731
+                asks, WaitComplete(), hierarchy, lookup, page_size, self.engine.found, time.monotonic
+            )
+        self.head = Head(
+            cache, settings, device_slots=device, host_slots=host, eos=[VOCAB + 1], limit=limit, seeker_of=seeker_of
+        )
+        rank = Rank(self.model, pool, blocks, LocalGroup(), identity, table, transfers)
+        self.engine.connect(self.head, rank, self)
 
-    def emit(self, step: int, emissions: Sequence[Emission]) -> None:
+    def deliver_events(self, changes: Changes) -> None:
+        for key in changes.held_added:
+            assert key not in self.held_keys
+        self.held_keys = (self.held_keys | set(changes.held_added)) - set(changes.held_removed)
+
+    def deliver_snapshot(self, client: bytes, holdings: Holdings) -> None:
+        self.snapshots.append(holdings)
+
+    def deliver(self, step: int, emissions: Sequence[Emission]) -> None:
         self.sizes.append(len(emissions))
         for emission in emissions:
             self.told.setdefault(emission.delta.id, []).append(emission.delta)
@@ -95,8 +132,11 @@ class Client:
         self.engine.submit(b"gateway", request, keys)
 
     def work(self) -> None:
-        """Run steps in this thread until there is nothing left to do."""
-        self.engine._work()
+        """Run steps in this thread until there is nothing left to do, nor to wait for."""
+        until = time.monotonic() + 60
+        while self.engine._work() or self.head.scheduler.waiting:
+            assert time.monotonic() < until, "requests are stuck"
+            time.sleep(0.001)
 
     def output(self, id: str) -> list[int]:
         return [token for delta in self.told[id] for token in delta.tokens]

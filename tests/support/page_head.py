@@ -1,4 +1,4 @@
-"""A head without a model: it has pages, tells routers of them over a real endpoint, and answers every request at once."""
+"""A head without a model: it tells routers of the pages it is given, over a real endpoint, and answers at once."""
 
 import queue
 import threading
@@ -93,10 +93,6 @@ class PageHead:
             self.server.deliver_events(self.log.drain())
 
         self._work.put(work)
-
-    def pause(self, gate):
-        """Do nothing more until `gate` is set."""
-        self._work.put(lambda: gate.wait(DEADLINE))
 
     def close(self):
         self._work.put(None)

@@ -1,0 +1,106 @@
+"""The Ray shell of the gateway: an HTTP server that asks the supervisor every second where the heads are.
+
+Ray restarts it when it dies, and its constructor is all it needs to serve again: nobody has to tell it anything.
+"""
+
+import asyncio
+import logging
+import os
+from collections.abc import Awaitable
+from typing import Any
+
+from ray.actor import ActorHandle
+from ray.exceptions import RayError
+
+from stratakv.actors import shell
+from stratakv.actors.gateway.backend import ClusterBackend, LeastInFlight
+from stratakv.actors.gateway.config import GatewayConfig
+from stratakv.actors.gateway.server import Listener
+from stratakv.actors.supervisor.status import GatewayStatus
+from stratakv.api.app import create_app
+from stratakv.api.text import TextCodec
+from stratakv.cluster.messages import Endpoint
+
+_log = logging.getLogger(__name__)
+
+CONCURRENCY = 100
+_ASK_DEADLINE = 5.0
+_BIND_AGAIN = 0.5
+
+
+class Gateway:
+    """One HTTP front door. All of it runs on the actor's event loop."""
+
+    def __init__(self, config: GatewayConfig):
+        self._config = config
+        self._backend = ClusterBackend(
+            config.keys, config.wire, config.heartbeat, replicas=config.replicas, router=LeastInFlight()
+        )
+        self._supervisor: ActorHandle[Any] | None = None
+        self._listener: Listener | None = None
+        self._error: str | None = None
+        loop = asyncio.get_running_loop()
+        self._tasks = [loop.create_task(_vital(self._serve())), loop.create_task(_vital(self._follow()))]
+
+    def __repr__(self) -> str:
+        return f"Gateway({self._config.api.host}:{self._config.api.port})"
+
+    async def status(self) -> GatewayStatus:
+        """Where it listens, or why it does not."""
+        return GatewayStatus(url=self._listener.url if self._listener else None, error=self._error)
+
+    async def drain(self, deadline: float) -> None:
+        """Not ready first, then no new connections; running answers have `deadline` seconds. Its end."""
+        if self._listener:
+            await self._listener.drain(deadline)
+        for task in self._tasks:
+            task.cancel()
+        await self._backend.close()
+
+    async def _serve(self) -> None:
+        """Take the port, if need be again and again: after a restart the old process may hold it a moment longer."""
+        app = create_app(self._backend, TextCodec(), self._config.api)
+        host, port = self._config.api.host, self._config.api.port
+        while self._listener is None:
+            try:
+                self._listener = Listener(app, host, port)
+                self._error = None
+            except OSError as error:
+                self._error = (
+                    f"api.port: {host}:{port} cannot be had ({error.strerror}); choose another --port"
+                )
+                await asyncio.sleep(_BIND_AGAIN)
+        await self._listener.wait()
+
+    async def _follow(self) -> None:
+        """Keep the backend's endpoints as the supervisor says; while it is away keep those there are."""
+        while True:
+            endpoints = await self._ask()
+            if endpoints is not None:
+                await self._backend.set_endpoints(endpoints)
+            await asyncio.sleep(self._config.heartbeat.interval)
+
+    async def _ask(self) -> list[Endpoint] | None:
+        if self._supervisor is None:
+            self._supervisor = await asyncio.to_thread(shell.find, self._config.namespace, shell.SUPERVISOR)
+        if self._supervisor is None:
+            return None
+        try:
+            endpoints: list[Endpoint] = await asyncio.wait_for(
+                self._supervisor.endpoints.remote(), _ASK_DEADLINE
+            )
+        except (RayError, TimeoutError) as error:
+            _log.warning(
+                "the supervisor did not answer (%s); keeping the endpoints known", type(error).__name__
+            )
+            return None
+        return endpoints
+
+
+async def _vital(work: Awaitable[None]) -> None:
+    """Work without which the gateway is none: if it fails the process ends, and Ray starts a whole gateway again."""
+    try:
+        await work
+    except Exception:
+        _log.exception("the gateway failed and ends; Ray will start it again")
+        os._exit(1)

@@ -1,0 +1,18 @@
+"""What the gateway actor is started with. Travels through Ray, and again at each restart of the actor."""
+
+import msgspec
+
+from stratakv.api.settings import ApiSettings
+from stratakv.cluster.messages import KeyPair
+from stratakv.cluster.settings import HeartbeatSettings, WireSettings
+
+
+class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """`namespace` is where the supervisor is found; `keys` the gateways' common CURVE pair."""
+
+    namespace: str
+    api: ApiSettings
+    wire: WireSettings
+    heartbeat: HeartbeatSettings
+    keys: KeyPair
+    replicas: int
