@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from stratakv.storage.settings import SettingsModel
 
@@ -26,3 +26,12 @@ class SchedulerSettings(SettingsModel):
     token_budget: int = Field(512, ge=1, description="tokens one step computes at most; long prompts are cut to it")
     max_running: int = Field(64, ge=1, description="requests in one batch at most")
     max_waiting: int = Field(1024, ge=1, description="requests that may queue; more are refused with 429")
+
+    @model_validator(mode="after")
+    def _every_running_request_can_decode(self) -> "SchedulerSettings":
+        if self.token_budget < self.max_running:
+            raise ValueError(
+                f"scheduler.token_budget is {self.token_budget}, less than scheduler.max_running ({self.max_running}): "
+                "a step could not give each running request its token; raise the budget or lower max_running"
+            )
+        return self
