@@ -88,7 +88,7 @@ def paged_attention(
 
 
 class _Memory(NamedTuple):
-    """Keys or values of a layer in the pool: `rows` [rows, kv_heads, dim], `heads` the same as [1, kv_heads, rows, dim]."""
+    """Keys or values of a layer in the pool: `rows` [rows, kv_heads, dim], and as `heads` [1, kv_heads, rows, dim]."""
 
     forward: ForwardContext
     rows: torch.Tensor

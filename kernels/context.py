@@ -16,7 +16,7 @@ from stratakv.kernels.pool import DevicePool
 from stratakv.kernels.work import (
     BatchRow,
     DecodeGroup,
-    GatherLimits,
+    CallLimits,
     PrefillSpan,
     decode_groups,
     indices,
@@ -67,7 +67,7 @@ class ForwardContext:
         self._starts = [
             int(end - length) for end, length in zip(ends[decodes:], lengths[decodes:], strict=True)
         ]
-        self._limits = GatherLimits.of(pool)
+        self._limits = CallLimits.of(pool)
         self._work: dict[int | None, AttentionWork] = {}
         self._scratch: dict[str, torch.Tensor] = {}
 
@@ -75,7 +75,7 @@ class ForwardContext:
         """The calls of a layer whose queries see the last `window` tokens, themselves included; None sees all."""
         if window not in self._work:
             spans = [
-                prefill_span(row, first, window, self.pool)
+                prefill_span(row, first, window, self.pool, self._limits)
                 for row, first in zip(self._prefill, self._starts, strict=True)
             ]
             groups = decode_groups(self._decode, window, self.pool, self._limits)

@@ -14,9 +14,6 @@ import torch
 
 from stratakv.kernels.pool import DevicePool
 
-QUERY_BLOCK = 256
-"""Queries that share a mask. A block need not look at the keys after it, nor at those before its window."""
-
 PAD_SLACK = 64
 """Keys that a decode row may be padded by before its own length counts."""
 
@@ -85,23 +82,27 @@ class PrefillSpan:
 
 
 @dataclass(frozen=True, slots=True)
-class GatherLimits:
-    """When decode rows share a call.
+class CallLimits:
+    """How much goes into one attention call.
 
-    A shared call must gather its contexts side by side; that pays while it saves more calls than it copies bytes.
-    A context above `alone` tokens gets a call to itself; the others share one up to `shared` tokens, padding included.
+    A call that several decode rows share must gather their contexts side by side; that pays while it saves more calls
+    than it copies bytes. A context above `alone` tokens gets a call to itself; the others share one up to `shared`
+    tokens, padding included. A prefill span is cut into blocks of `queries` tokens, of which none looks at the keys
+    after it; only a span of at most `causal` tokens that starts a history is left to the kernel's own causal mask.
     """
 
     alone: int
     shared: int
+    queries: int
+    causal: int
 
     @classmethod
-    def of(cls, pool: DevicePool) -> "GatherLimits":
-        """Limits for `pool`. On a CPU those measured to pay: what a group gathers should stay in its cache."""
+    def of(cls, pool: DevicePool) -> "CallLimits":
+        """Limits for `pool`. On a CPU those measured to pay: what a call reads or gathers should stay in its cache."""
         token = max(shape.elements_per_token() for shape in pool.shapes) * pool.dtype.itemsize
         if pool.device.type == "cpu":
-            return cls(alone=2**19 // token, shared=2**21 // token)
-        return cls(alone=2**30 // token, shared=2**30 // token)
+            return cls(alone=2**19 // token, shared=2**21 // token, queries=128, causal=128)
+        return cls(alone=2**30 // token, shared=2**30 // token, queries=1024, causal=2**30)
 
 
 def pool_rows(pages: Sequence[int], page_size: int, first: int, end: int) -> slice | Indices:
@@ -128,7 +129,7 @@ def to_device(rows: slice | Indices, device: torch.device) -> PoolRows:
 
 
 def decode_groups(
-    rows: Sequence[BatchRow], window: int | None, pool: DevicePool, limits: GatherLimits
+    rows: Sequence[BatchRow], window: int | None, pool: DevicePool, limits: CallLimits
 ) -> list[DecodeGroup]:
     """Groups for `rows` of one token each, which are the first of the batch, shortest context first."""
     contexts = [row.start + 1 if window is None else min(row.start + 1, window) for row in rows]
@@ -142,7 +143,7 @@ def decode_groups(
     return groups
 
 
-def _joins(contexts: Sequence[int], limits: GatherLimits) -> bool:
+def _joins(contexts: Sequence[int], limits: CallLimits) -> bool:
     """Whether the last of `contexts` should share a call with the others; padding is at most about half of a call."""
     shortest, longest = contexts[0], contexts[-1]
     return (
@@ -173,16 +174,18 @@ def _group(rows: Sequence[BatchRow], contexts: Sequence[int], first: int, pool: 
     return DecodeGroup(tokens, torch.from_numpy(padded.reshape(-1)).to(pool.device), mask)
 
 
-def prefill_span(row: BatchRow, first: int, window: int | None, pool: DevicePool) -> PrefillSpan:
+def prefill_span(
+    row: BatchRow, first: int, window: int | None, pool: DevicePool, limits: CallLimits
+) -> PrefillSpan:
     """The calls for one row of several tokens, the first of which is token `first` of the batch."""
     start, end = row.start, row.start + len(row.tokens)
     tokens = slice(first, first + end - start)
-    if start == 0 and (window is None or window >= end):
+    if start == 0 and end <= min(limits.causal, window or end):
         return PrefillSpan(tokens, None, (QueryBlock(tokens, slice(0, end), None),))
     low = _first_seen(start, window)
     blocks = []
-    for begin in range(start, end, QUERY_BLOCK):
-        stop = min(begin + QUERY_BLOCK, end)
+    for begin in range(start, end, limits.queries):
+        stop = min(begin + limits.queries, end)
         left = _first_seen(begin, window)
         queries = torch.arange(begin, stop, device=pool.device)[:, None]
         keys = torch.arange(left, stop, device=pool.device)

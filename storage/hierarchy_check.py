@@ -37,7 +37,9 @@ def idle_problems(hierarchy: Hierarchy) -> list[str]:
     if hierarchy.leases:
         problems.append(f"{len(hierarchy.leases)} leases were never released")
     if hierarchy.in_flight or hierarchy.writes.pending:
-        problems.append(f"{hierarchy.in_flight} operations are in flight, {hierarchy.writes.pending} writes pend")
+        problems.append(
+            f"{hierarchy.in_flight} operations are in flight, {hierarchy.writes.pending} writes pend"
+        )
     return problems
 
 

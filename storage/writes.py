@@ -59,7 +59,12 @@ class StoreWrites:
 
     def _wanted(self, page: int) -> bool:
         on_host = self._tree.slot(page, Tier.HOST) is not None
-        return on_host and not self._tree.columns.stored[page] and page not in self._busy and page not in self._queued
+        return (
+            on_host
+            and not self._tree.columns.stored[page]
+            and page not in self._busy
+            and page not in self._queued
+        )
 
     def _unstored_above(self, page: int) -> list[int]:
         above: list[int] = []

@@ -34,7 +34,6 @@ DRAINING = "unavailable"
 """Failure code of a request that came while the replica was shutting down, or was still there when it ended."""
 
 
-
 class Outlet(Protocol):
     """Where the engine's news go; called from its thread alone. `HeadEndpoint` is one."""
 
@@ -162,7 +161,10 @@ class Engine:
             while not self._stopping:
                 if not self._work():
                     self._sleep()
-            self._outlet.deliver(self._step, self._head.abort_all(Failure(DRAINING, "the replica is shutting down; send it again")))
+            self._outlet.deliver(
+                self._step,
+                self._head.abort_all(Failure(DRAINING, "the replica is shutting down; send it again")),
+            )
         except BaseException as error:
             self._failed = error
             _log.exception("the engine failed in step %d; this generation of the replica ends", self._step)

@@ -26,7 +26,6 @@ from stratakv.storage.settings import CacheSettings
 from stratakv.storage.tree import Tree
 
 
-
 class PlanExecutor:
     """Carries the hierarchy's orders into the next plan, and what the ranks agreed on back."""
 
@@ -76,7 +75,9 @@ class Head:
         pools = SlotPool("device", device_slots), SlotPool("host", host_slots)
         # A quarter of host memory may wait for its write; more would crowd out what the host tier is for.
         backlog = host_slots // 4 if seeker_of is not None else 0
-        self.hierarchy = Hierarchy(tree, *pools, WRITE_POLICIES.get(cache.write_policy)(), self._executor, backlog)
+        self.hierarchy = Hierarchy(
+            tree, *pools, WRITE_POLICIES.get(cache.write_policy)(), self._executor, backlog
+        )
         self.seeker = seeker_of(self.hierarchy) if seeker_of is not None else None
         waits = self.seeker.waits if self.seeker is not None else _never
         self.scheduler = Scheduler(scheduler, self.hierarchy, cache.page_size, waits)
@@ -144,7 +145,9 @@ class Head:
         if finish is not None:
             self.scheduler.finish(request)
         usage = request.final_usage() if first or finish else None
-        return Emission(request.id.client, Delta(id=request.id.id, tokens=(token,), finish=finish, usage=usage))
+        return Emission(
+            request.id.client, Delta(id=request.id.id, tokens=(token,), finish=finish, usage=usage)
+        )
 
     def abort_all(self, failure: Failure) -> list[Emission]:
         """End every request with `failure`, and free what they hold."""
@@ -152,5 +155,3 @@ class Head:
         for request in requests:
             self.remove(request.id)
         return [Emission(request.id.client, Delta(id=request.id.id, failure=failure)) for request in requests]
-
-

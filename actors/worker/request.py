@@ -24,7 +24,9 @@ class Request:
     full pages of the first tokens that have been chained yet. `lease` is there while it runs.
     """
 
-    def __init__(self, id: RequestId, message: Generate, tokens: list[int], keys: list[PageKey], page_size: int):
+    def __init__(
+        self, id: RequestId, message: Generate, tokens: list[int], keys: list[PageKey], page_size: int
+    ):
         self.id = id
         self.sampling = message.sampling
         self.namespace = namespace_seed(message.extra_key, message.cache_salt)
@@ -124,11 +126,19 @@ class Request:
         page = self._page_size
         host_range = range(admission.device_pages, admission.device_pages + admission.host_pages)
         fetched = sum(index in self.fetched for index in host_range)
-        device, host, store = admission.device_pages * page, (admission.host_pages - fetched) * page, fetched * page
+        device, host, store = (
+            admission.device_pages * page,
+            (admission.host_pages - fetched) * page,
+            fetched * page,
+        )
         computed = self.prompt_tokens - device - host - store
-        reasons = [self.shortfall.get(index, miss) for index, miss in enumerate(admission.misses, host_range.stop)]
+        reasons = [
+            self.shortfall.get(index, miss) for index, miss in enumerate(admission.misses, host_range.stop)
+        ]
         misses = {str(reason): pages * page for reason, pages in Counter(reasons).items()}
         tail = computed - sum(misses.values())
         if tail:
             misses[str(Miss.PAGE_TAIL)] = tail
-        return Usage(prompt=self.prompt_tokens, device=device, host=host, store=store, computed=computed, misses=misses)
+        return Usage(
+            prompt=self.prompt_tokens, device=device, host=host, store=store, computed=computed, misses=misses
+        )

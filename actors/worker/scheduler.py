@@ -13,7 +13,9 @@ from stratakv.actors.settings import SchedulerSettings
 from stratakv.actors.worker.request import Request, RequestId
 from stratakv.storage.hierarchy import Hierarchy
 
-_PATIENCE = 256  # admissions of younger requests that a waiting one lets pass before the queue keeps its order
+_PATIENCE = (
+    256  # admissions of younger requests that a waiting one lets pass before the queue keeps its order
+)
 
 
 class Work(NamedTuple):

@@ -128,11 +128,17 @@ class Worker:
             return None
         config = self._config
         self._slab = HostSlab.open(
-            config.cache.host_directory, config.cluster_id, config.replica, config.rank, slots * layout.block_bytes
+            config.cache.host_directory,
+            config.cluster_id,
+            config.replica,
+            config.rank,
+            slots * layout.block_bytes,
         )
         return HostBlocks(self._slab.buffer, slots, layout)
 
-    def _open_store(self, identity: Identity, layout: BlockLayout, host: HostBlocks | None, table: SlotTable) -> None:
+    def _open_store(
+        self, identity: Identity, layout: BlockLayout, host: HostBlocks | None, table: SlotTable
+    ) -> None:
         """Open the store and prove that what this rank writes there it can read back."""
         settings = self._config.store
         if settings.url is None:

@@ -30,7 +30,9 @@ class PrefetchPolicy(Protocol):
         """Whether to go on waiting."""
 
 
-PREFETCH_POLICIES: Registry[Callable[[], PrefetchPolicy]] = Registry("prefetch policy", "store.prefetch_policy")
+PREFETCH_POLICIES: Registry[Callable[[], PrefetchPolicy]] = Registry(
+    "prefetch policy", "store.prefetch_policy"
+)
 
 
 @PREFETCH_POLICIES.register("wait_complete")

@@ -6,18 +6,14 @@ from collections.abc import Callable
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from shared_store import shared_store
 from engine_fakes import Client, expected_output
 
 from stratakv.actors.worker.engine import DRAINING, OVERLOADED
 from stratakv.cluster.messages import FinishReason
 from stratakv.storage.hierarchy_check import idle_problems
-from stratakv.storage.identity import Identity, describe_shapes
-from stratakv.storage.layout import BlockLayout
-from stratakv.storage.stores.faulty import FaultRates, FaultyBackend
-from stratakv.storage.stores.memory import MemoryBackend
+from stratakv.storage.stores.faulty import FaultRates
 from stratakv.storage.stores.settings import StoreSettings
-from stratakv.storage.stores.store import Store
-from stratakv.storage.tiers import Component
 
 
 def prompt(seed: int, length: int) -> list[int]:
@@ -193,22 +189,6 @@ def test_any_mix_of_requests_says_what_each_alone_would(data: st.DataObject) -> 
         usage = client.told[id][-1].usage
         assert usage and usage.device + usage.host + usage.computed == len(tokens)
         assert sum(usage.misses.values()) == usage.computed
-
-
-Shared = Callable[[BlockLayout], Store]
-
-
-def shared_store(capacity: int = 1 << 20, faults: FaultRates | None = None) -> Shared:
-    """A store that several engines open, with faults between it and all of them."""
-    memory = MemoryBackend(capacity)
-
-    def open_it(layout: BlockLayout) -> Store:
-        backend = FaultyBackend(memory, faults, seed=1) if faults else memory
-        shapes = (describe_shapes(Component.FULL, layout.shapes),)
-        same = Identity(model_config="", weights="", kv_dtype="", page_size=0, component_shapes=shapes, alignment=64)
-        return Store(backend, same)
-
-    return open_it
 
 
 def test_a_history_comes_back_from_the_store_on_another_replica() -> None:

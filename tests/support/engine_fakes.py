@@ -3,6 +3,7 @@
 import hashlib
 import time
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -12,7 +13,7 @@ from stratakv.actors.worker.endpoint import Emission
 from stratakv.actors.worker.engine import Engine
 from stratakv.actors.worker.head import Head
 from stratakv.actors.worker.lookup import StoreLookup
-from stratakv.actors.worker.rank import Rank
+from stratakv.actors.worker.rank import Forward, Rank
 from stratakv.actors.worker.seeker import StoreSeeker
 from stratakv.actors.worker.transfers import Transfers
 from stratakv.cluster.agreement import LocalGroup, SlotTable
@@ -49,7 +50,9 @@ class DigestModel:
         logits = []
         for row in rows:
             self.tokens_computed += len(row.tokens)
-            read = torch.tensor([page * pool.page_size + i for page in row.pages for i in range(pool.page_size)])
+            read = torch.tensor(
+                [page * pool.page_size + i for page in row.pages for i in range(pool.page_size)]
+            )
             here = read[row.start : row.start + len(row.tokens)]
             values = torch.tensor([[t, row.start + i] for i, t in enumerate(row.tokens)], dtype=pool.dtype)
             for keys in (*pool.key_rows, *pool.value_rows):
@@ -72,11 +75,13 @@ def expected_output(prompt: list[int], count: int) -> list[int]:
     return tokens[len(prompt) :]
 
 
-class Client:
-    """An engine over a DigestModel, and what its clients have been told."""
+class EngineClient:
+    """An engine over `model`, and what its clients have been told."""
 
     def __init__(
         self,
+        model: Forward,
+        shapes: Sequence[LayerShape],
         *,
         page_size: int = 4,
         device: int = 64,
@@ -85,14 +90,13 @@ class Client:
         store: Callable[[BlockLayout], Store] | None = None,
         **scheduler: int,
     ) -> None:
-        self.model = DigestModel()
         self.told: dict[str, list[Delta]] = {}
         self.sizes: list[int] = []
         self.held_keys: set[bytes] = set()
         self.snapshots: list[Holdings] = []
-        layout = BlockLayout(SHAPES, page_size, itemsize=4)
+        layout = BlockLayout(shapes, page_size, itemsize=4)
         blocks = HostBlocks(bytearray(host * layout.block_bytes), host, layout) if host else None
-        pool = DevicePool(SHAPES, device, page_size, torch.float32)
+        self.pool = pool = DevicePool(shapes, device, page_size, torch.float32)
         settings = SchedulerSettings(**{"token_budget": 16, "max_running": 16, **scheduler})
         cache = CacheSettings(page_size=page_size)
         self.page_size = page_size
@@ -107,9 +111,9 @@ class Client:
                 asks, WaitComplete(), hierarchy, lookup, page_size, self.engine.found, time.monotonic
             )
         self.head = Head(
-            cache, settings, device_slots=device, host_slots=host, eos=[VOCAB + 1], limit=limit, seeker_of=seeker_of
+            cache, settings, device_slots=device, host_slots=host, eos=(), limit=limit, seeker_of=seeker_of
         )
-        rank = Rank(self.model, pool, blocks, LocalGroup(), identity, table, transfers)
+        rank = Rank(model, pool, blocks, LocalGroup(), identity, table, transfers)
         self.engine.connect(self.head, rank, self)
 
     def deliver_events(self, changes: Changes) -> None:
@@ -140,6 +144,14 @@ class Client:
 
     def output(self, id: str) -> list[int]:
         return [token for delta in self.told[id] for token in delta.tokens]
+
+
+class Client(EngineClient):
+    """An engine over a DigestModel: every answer can be checked."""
+
+    def __init__(self, **options: Any) -> None:
+        self.model = DigestModel()
+        super().__init__(self.model, SHAPES, **options)
 
     def ask(self, id: str, prompt: list[int], max_tokens: int = 4, salt: str | None = None) -> Delta:
         """One request, alone, to its end. Checks its tokens; returns its last delta."""
