@@ -21,6 +21,7 @@ from stratakv.actors.supervisor.status import ProcessId
 
 SUPERVISOR = "supervisor"
 GATEWAY = "gateway"
+ROUTER = "router"
 FOREVER = -1
 """`max_restarts` of actors that Ray brings back by itself."""
 

@@ -23,7 +23,7 @@ app.add_typer(model_app, name="model")
 app.add_typer(config_app, name="config")
 
 Model = Annotated[str | None, typer.Option(help="Hugging Face directory or hub name, or smollm2.")]
-Replicas = Annotated[int | None, typer.Option(help="Copies of the model (1 in this version).")]
+Replicas = Annotated[int | None, typer.Option(help="Copies of the model.")]
 TensorParallel = Annotated[int | None, typer.Option(help="Ranks a copy is split over (1 in this version).")]
 PageSize = Annotated[int | None, typer.Option(help="Tokens in a page.")]
 DeviceMemory = Annotated[
@@ -32,7 +32,7 @@ DeviceMemory = Annotated[
 HostMemory = Annotated[
     str | None, typer.Option(metavar="SIZE", help="KV in host memory per rank; 0 turns it off.")
 ]
-Store = Annotated[str | None, typer.Option(metavar="URL", help="Shared store (none in this version).")]
+Store = Annotated[str | None, typer.Option(metavar="URL", help="Shared store: file:///directory, or none.")]
 StoreCapacity = Annotated[str | None, typer.Option(metavar="SIZE", help="Bytes the store may hold.")]
 RouterPolicy = Annotated[str | None, typer.Option(metavar="NAME", help="How a replica is chosen.")]
 Host = Annotated[str | None, typer.Option(help="Interface to listen on.")]

@@ -17,6 +17,7 @@ from ray.actor import ActorHandle
 
 from stratakv.actors import shell
 from stratakv.actors.gateway.config import GatewayConfig
+from stratakv.actors.router.config import RouterConfig
 from stratakv.actors.supervisor.actor import CONCURRENCY, Supervisor
 from stratakv.actors.supervisor.config import SupervisorConfig
 from stratakv.cluster.curve import new_key_pair
@@ -70,12 +71,22 @@ def _create(record: ClusterRecord, settings: StrataSettings) -> ActorHandle[Any]
 
 
 def _config(record: ClusterRecord, settings: StrataSettings) -> SupervisorConfig:
+    keys = new_key_pair()
     gateway = GatewayConfig(
         namespace=record.namespace,
         api=settings.api,
         wire=settings.wire,
         heartbeat=settings.heartbeat,
-        keys=new_key_pair(),
+        router=settings.router,
+        keys=keys,
+        replicas=settings.replicas,
+    )
+    router = RouterConfig(
+        namespace=record.namespace,
+        settings=settings.router,
+        wire=settings.wire,
+        heartbeat=settings.heartbeat,
+        keys=keys,
         replicas=settings.replicas,
     )
     resources: dict[str, float] = ray.cluster_resources()  # type: ignore[no-untyped-call]
@@ -89,8 +100,10 @@ def _config(record: ClusterRecord, settings: StrataSettings) -> SupervisorConfig
         model=settings.model,
         cache=settings.cache,
         scheduler=settings.scheduler,
+        store=settings.store,
         settings=settings.supervisor,
         gateway=gateway,
+        router=router,
     )
 
 

@@ -6,14 +6,15 @@ Where values come from, and which wins, is `sources.py`'s business: this is only
 from pathlib import Path
 from typing import Literal
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from stratakv.actors.settings import ModelSettings, SchedulerSettings
 from stratakv.actors.supervisor.settings import SupervisorSettings
 from stratakv.api.settings import ApiSettings
-from stratakv.cluster.settings import HeartbeatSettings, WireSettings
+from stratakv.cluster.settings import HeartbeatSettings, RouterSettings, WireSettings
 from stratakv.storage.settings import CacheSettings, SettingsModel, Size, parse_size
+from stratakv.storage.stores.settings import StoreSettings
 
 ENV_PREFIX = "STRATAKV_"
 ENV_DELIMITER = "__"
@@ -42,21 +43,6 @@ class RaySettings(SettingsModel):
     temp_dir: Path = Field(Path("/tmp"), description="where the cluster's own folder is made; keep it short")
 
 
-class StoreSettings(SettingsModel):
-    """The shared store below host memory (L3)."""
-
-    url: str | None = Field(None, description="where the store is; none in this version")
-    capacity: Size | None = Field(None, description="bytes the store may hold")
-
-
-class RouterSettings(SettingsModel):
-    """How a replica is chosen for a request. With one replica every policy chooses the same."""
-
-    policy: Literal[
-        "predicted_ttft", "deepest_hit", "least_loaded", "round_robin", "consistent_hash", "power_of_two"
-    ] = Field("predicted_ttft", description="how a replica is chosen for a request")
-
-
 class StrataSettings(BaseSettings):
     """Everything that can be set. `STRATAKV_CACHE__PAGE_SIZE=32` sets `cache.page_size`, and so on for all of them."""
 
@@ -77,13 +63,6 @@ class StrataSettings(BaseSettings):
     supervisor: SupervisorSettings = SupervisorSettings()
     ray: RaySettings = RaySettings()
 
-    @field_validator("replicas")
-    @classmethod
-    def _one_replica(cls, replicas: int) -> int:
-        if replicas > 1:
-            raise ValueError(f"this version runs one replica, not {replicas}; leave it at 1")
-        return replicas
-
     @field_validator("tensor_parallel")
     @classmethod
     def _one_rank(cls, ranks: int) -> int:
@@ -91,15 +70,14 @@ class StrataSettings(BaseSettings):
             raise ValueError(f"this version runs a replica on one rank, not {ranks}; leave it at 1")
         return ranks
 
-    @field_validator("store")
-    @classmethod
-    def _no_store(cls, store: StoreSettings) -> StoreSettings:
-        for name, value in (("url", store.url), ("capacity", store.capacity)):
-            if value is not None:
-                raise ValueError(
-                    f"{name} is set, but this version has no store; leave the store's settings out"
-                )
-        return store
+    @model_validator(mode="after")
+    def _store_needs_host_memory(self) -> "StrataSettings":
+        if self.store.url is not None and not self.cache.host_memory:
+            raise ValueError(
+                "store.url is set and cache.host_memory is 0: pages go to the store and come back through host memory; "
+                "give it some, or set store.url to null"
+            )
+        return self
 
     @classmethod
     def settings_customise_sources(

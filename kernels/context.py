@@ -15,8 +15,8 @@ import torch
 from stratakv.kernels.pool import DevicePool
 from stratakv.kernels.work import (
     BatchRow,
-    DecodeGroup,
     CallLimits,
+    DecodeGroup,
     PrefillSpan,
     decode_groups,
     indices,

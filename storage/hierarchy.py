@@ -1,4 +1,5 @@
-"""The heart: match, admit, prefetch, load, commit, back up, evict, as plain code over the tree, the slots and an executor.
+"""The heart: match, admit, prefetch, load, commit, back up, evict, as plain code over the tree, the slots and an
+executor.
 
 The head of a replica owns one. It decides over what has been agreed so far; the executor carries the copies out and
 reports. The worker's executor moves tensors, the replay's moves nothing, the property test's is late and slow.

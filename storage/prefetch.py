@@ -1,8 +1,8 @@
 """Prefetches: pages that only the store has come into host memory while their request waits.
 
-A prefetch owns its host slots and holds its anchor, the deepest held page before it. Pages in flight are in no tree yet,
-and are joined, never read twice. It is final when every rank has drained it: then the pages that landed on all ranks
-enter the tree, and everything else is given back.
+A prefetch owns its host slots and holds its anchor, the deepest held page before it. Pages in flight are in no
+tree yet, and are joined, never read twice. It is final when every rank has drained it: then the pages that landed
+on all ranks enter the tree, and everything else is given back.
 """
 
 from collections.abc import Sequence

@@ -33,7 +33,8 @@ def format_size(size: int) -> str:
 
 
 def exact_size(size: int) -> str:
-    """`size` bytes for settings files: in the largest unit of which it is a whole number, so that it reads back equal."""
+    """`size` bytes for settings files: in the largest unit of which it is a whole number, so that it reads back
+    equal."""
     for unit in ("TiB", "GiB", "MiB", "KiB"):
         if size and size % _UNITS[unit] == 0:
             return f"{size // _UNITS[unit]}{unit}"

@@ -13,13 +13,15 @@ from ray.actor import ActorHandle
 from ray.exceptions import RayError
 
 from stratakv.actors import shell
-from stratakv.actors.gateway.backend import ClusterBackend, LeastInFlight
+from stratakv.actors.gateway.backend import ClusterBackend
+from stratakv.actors.gateway.choice import RemoteRouter
 from stratakv.actors.gateway.config import GatewayConfig
 from stratakv.actors.gateway.server import Listener
 from stratakv.actors.supervisor.status import GatewayStatus
 from stratakv.api.app import create_app
 from stratakv.api.text import TextCodec
 from stratakv.cluster.messages import Endpoint
+from stratakv.cluster.routing.route import Actual, Route, RouteQuery
 
 _log = logging.getLogger(__name__)
 
@@ -34,7 +36,11 @@ class Gateway:
     def __init__(self, config: GatewayConfig):
         self._config = config
         self._backend = ClusterBackend(
-            config.keys, config.wire, config.heartbeat, replicas=config.replicas, router=LeastInFlight()
+            config.keys,
+            config.wire,
+            config.heartbeat,
+            replicas=config.replicas,
+            router=RemoteRouter(_RouterCalls(config.namespace), config.router.deadline),
         )
         self._supervisor: ActorHandle[Any] | None = None
         self._listener: Listener | None = None
@@ -86,7 +92,7 @@ class Gateway:
         if self._supervisor is None:
             return None
         try:
-            endpoints: list[Endpoint] = await asyncio.wait_for(
+            endpoints: list[Endpoint] | None = await asyncio.wait_for(
                 self._supervisor.endpoints.remote(), _ASK_DEADLINE
             )
         except (RayError, TimeoutError) as error:
@@ -95,6 +101,30 @@ class Gateway:
             )
             return None
         return endpoints
+
+
+class _RouterCalls:
+    """The router actor, found by its name when it is first needed."""
+
+    def __init__(self, namespace: str):
+        self._namespace = namespace
+        self._found: ActorHandle[Any] | None = None
+
+    async def route(self, query: RouteQuery) -> Route:
+        """See RouterCalls."""
+        route: Route = await (await self._handle()).route.remote(query)
+        return route
+
+    async def report(self, actuals: list[Actual]) -> None:
+        """See RouterCalls."""
+        await (await self._handle()).report.remote(actuals)
+
+    async def _handle(self) -> ActorHandle[Any]:
+        if self._found is None:
+            self._found = await asyncio.to_thread(shell.find, self._namespace, shell.ROUTER)
+        if self._found is None:
+            raise RuntimeError("there is no router yet")
+        return self._found
 
 
 async def _vital(work: Awaitable[None]) -> None:

@@ -4,7 +4,7 @@ import msgspec
 
 from stratakv.api.settings import ApiSettings
 from stratakv.cluster.messages import KeyPair
-from stratakv.cluster.settings import HeartbeatSettings, WireSettings
+from stratakv.cluster.settings import HeartbeatSettings, RouterSettings, WireSettings
 
 
 class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -14,5 +14,6 @@ class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True):
     api: ApiSettings
     wire: WireSettings
     heartbeat: HeartbeatSettings
+    router: RouterSettings
     keys: KeyPair
     replicas: int

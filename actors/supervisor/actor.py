@@ -22,6 +22,8 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 from stratakv.actors import shell
 from stratakv.actors.gateway.actor import CONCURRENCY as GATEWAY_CONCURRENCY
 from stratakv.actors.gateway.actor import Gateway
+from stratakv.actors.router.actor import CONCURRENCY as ROUTER_CONCURRENCY
+from stratakv.actors.router.actor import Router
 from stratakv.actors.shell import GroupName, Keep, WorkerName
 from stratakv.actors.supervisor.config import SupervisorConfig
 from stratakv.actors.supervisor.generations import survey
@@ -53,8 +55,10 @@ class Supervisor:
         )
         self._processes: dict[WorkerName, ProcessId] = {}
         self._gateway: ActorHandle[Any] | None = None
+        self._router: ActorHandle[Any] | None = None
         self._gateway_status = GatewayStatus()
         self._stopping = False
+        self._adopted = False
         self._errands: set[asyncio.Task[None]] = set()
         self._send(self._run())
 
@@ -66,9 +70,12 @@ class Supervisor:
         self._processes[WorkerName(report.replica, report.generation, report.rank)] = report.process
         self._decider.report(report)
 
-    async def endpoints(self) -> list[Endpoint]:
-        """Where the heads of the ready replicas listen."""
-        return self._decider.endpoints()
+    async def endpoints(self) -> list[Endpoint] | None:
+        """Where the heads of the ready replicas listen; None while a restarted supervisor does not know all of them yet.
+
+        An empty list would make gateways and router give up heads that are alive and well.
+        """
+        return self._decider.endpoints() if self._adopted and not self._decider.recalling() else None
 
     async def status(self) -> ClusterStatus:
         """The cluster of now."""
@@ -90,6 +97,8 @@ class Supervisor:
         if self._gateway is not None:
             await _bounded(self._gateway.drain.remote(deadline), deadline + 2)
             ray.kill(self._gateway)
+        if self._router is not None:
+            ray.kill(self._router)
         names = await asyncio.to_thread(shell.living, self._config.namespace)
         workers = [name for name in map(shell.parse_worker, names) if name is not None]
         handles = [shell.find(self._config.namespace, str(name)) for name in workers]
@@ -115,9 +124,12 @@ class Supervisor:
 
     async def _run(self) -> None:
         await self._adopt()
+        self._adopted = True
         keep = Keep(self._config.namespace, shell.GATEWAY, shell.FOREVER, GATEWAY_CONCURRENCY)
         self._gateway = shell.create(Gateway, keep, self._config.gateway)
         self._send(self._ask_gateway(self._gateway))
+        keep = Keep(self._config.namespace, shell.ROUTER, shell.FOREVER, ROUTER_CONCURRENCY)
+        self._router = shell.create(Router, keep, self._config.router)
         while not self._stopping:
             for order in self._decider.decide():
                 self._send(self._carry_out(order))

@@ -3,10 +3,12 @@
 import msgspec
 
 from stratakv.actors.gateway.config import GatewayConfig
+from stratakv.actors.router.config import RouterConfig
 from stratakv.actors.settings import ModelSettings, SchedulerSettings
 from stratakv.actors.supervisor.settings import SupervisorSettings
 from stratakv.actors.worker.config import WorkerConfig
 from stratakv.storage.settings import CacheSettings
+from stratakv.storage.stores.settings import StoreSettings
 
 
 class SupervisorConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -20,8 +22,10 @@ class SupervisorConfig(msgspec.Struct, frozen=True, kw_only=True):
     model: ModelSettings
     cache: CacheSettings
     scheduler: SchedulerSettings
+    store: StoreSettings
     settings: SupervisorSettings
     gateway: GatewayConfig
+    router: RouterConfig
 
     def worker(self, replica: int, rank: int, generation: int) -> WorkerConfig:
         """What a rank is started with."""
@@ -34,6 +38,7 @@ class SupervisorConfig(msgspec.Struct, frozen=True, kw_only=True):
             model=self.model,
             cache=self.cache,
             scheduler=self.scheduler,
+            store=self.store,
             wire=self.gateway.wire,
             heartbeat=self.gateway.heartbeat,
             worker_class=self.settings.worker_class,

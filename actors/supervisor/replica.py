@@ -32,6 +32,8 @@ class Replica:
     message: str = ""
     """the last thing that went wrong"""
     served_once: bool = False
+    adopted: bool = False
+    """whether this generation was found by a restarted supervisor, and not started by it"""
     reports: dict[int, Report] = field(default_factory=dict)
     """the last report of each rank of this generation"""
     _retry: Retry = Retry.LATER
@@ -51,7 +53,7 @@ class Replica:
     def begin(self, generation: int) -> None:
         """`generation` is being started, or taken over."""
         self.generation, self.phase, self._ready_at = generation, ReplicaPhase.STARTING, None
-        self.reports = {}
+        self.reports, self.adopted = {}, False
 
     def heard(self, report: Report, now: float) -> None:
         """Note a rank's report; the replica is ready when all its ranks are."""

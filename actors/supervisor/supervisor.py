@@ -55,6 +55,7 @@ class Supervisor:
         found = self._replicas[replica]
         found.served_once = True
         self._begin(found, generation)
+        found.adopted = True
 
     def succeed(self, replica: int, generation: int) -> None:
         """After a restart: `generation` has ranks that are gone. End what is left of it; then comes the next."""
@@ -113,6 +114,10 @@ class Supervisor:
     def endpoints(self) -> list[Endpoint]:
         """Where the heads of the ready replicas listen."""
         return [endpoint for replica in self._replicas if (endpoint := replica.endpoint()) is not None]
+
+    def recalling(self) -> bool:
+        """Whether a replica that was taken over from an earlier life of the supervisor has not spoken yet."""
+        return any(replica.adopted and not replica.reports and replica.alive() for replica in self._replicas)
 
     def status(self) -> list[ReplicaStatus]:
         """Every replica, for people."""

@@ -1,14 +1,14 @@
 """The engine: one thread that plans, executes and takes in steps while there is work, and sleeps while there is none.
 
-Requests come in from the endpoint's thread and wait in an inbox; only the engine's thread touches the head. What a step
-emitted goes out in one call.
+Requests come in from the endpoint's thread and wait in an inbox; only the engine's thread touches the head. What a
+step emitted goes out in one call.
 """
 
 import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future
 from typing import NamedTuple, Protocol
 
@@ -112,7 +112,8 @@ class Engine:
         return Heartbeat(self._step, age if self._step else None)
 
     def idle_check(self, deadline: float = 10.0) -> list[str]:
-        """What is wrong with the slots and holds of an idle replica; waits up to `deadline` seconds for it to be idle."""
+        """What is wrong with the slots and holds of an idle replica; waits up to `deadline` seconds for it to be
+        idle."""
         check: Future[list[str]] = Future()
         with self._wake:
             self._checks.append(check)

@@ -55,8 +55,9 @@ def _never(request: Request) -> bool:
 class Head:
     """Tree, slots and queue of one replica.
 
-    `seeker_of` makes the part that asks the store, given the hierarchy; without it there is no store. `device_slots` and `host_slots` are the capacities of every rank's pools; `eos` ends answers; `limit` is the most
-    tokens one request may have.
+    `seeker_of` makes the part that asks the store, given the hierarchy; without it there is no store. `device_slots`
+    and `host_slots` are the capacities of every rank's pools; `eos` ends answers; `limit` is the most tokens one
+    request may have.
     """
 
     def __init__(

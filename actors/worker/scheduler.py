@@ -1,8 +1,8 @@
 """Who computes what in the next step: continuous batching under a token budget, on top of the memory hierarchy.
 
 Decoding requests go first with one token each; then prompts that are under way take chunks; then waiting requests are
-admitted while budget and memory last. When a decoding request finds no room for its next page the youngest is retracted:
-its committed pages stay cached, so coming back is cheap.
+admitted while budget and memory last. When a decoding request finds no room for its next page the youngest is
+retracted: its committed pages stay cached, so coming back is cheap.
 """
 
 from collections import deque

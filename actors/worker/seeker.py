@@ -1,7 +1,8 @@
 """Brings what only the store has to host memory while its request waits in the queue.
 
-Per request: ask the store, off this thread, what it has of the pages that are not held; start a prefetch, or join the one
-that is bringing them; let the request go when that is final, when the policy says so, or when the deadline has passed.
+Per request: ask the store, off this thread, what it has of the pages that are not held; start a prefetch, or join
+the one that is bringing them; let the request go when that is final, when the policy says so, or when the deadline
+has passed.
 """
 
 from collections.abc import Callable
@@ -109,7 +110,8 @@ class StoreSeeker:
                     self._give_up(search, Miss.CUT)
 
     def forget(self, id: RequestId) -> None:
-        """The request was aborted. Its prefetch goes on: others may have joined it, and the pages will be wanted again."""
+        """The request was aborted. Its prefetch goes on: others may have joined it, and the pages will be wanted
+        again."""
         self._searches.pop(id, None)
 
     def _delivered(self, search: _Search, prefetch: Prefetch) -> None:

@@ -184,7 +184,8 @@ class Worker:
             self._engine.drain(deadline)
 
     def stop(self) -> None:
-        """End the engine, close the socket and the store, remove the slab. May be called at any time, more than once."""
+        """End the engine, close the socket and the store, remove the slab. May be called at any time, more than
+        once."""
         if self._engine is not None:
             self._engine.stop()
         if self._lookup is not None:

@@ -4,7 +4,7 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from stratakv.storage.settings import SettingsModel, Size, parse_size
 
@@ -20,7 +20,7 @@ class StoreSettings(SettingsModel):
 
     url: str | None = Field(
         default_factory=default_url,
-        description="file:///directory, memory: or a.module:Class; null for no store",
+        description="file:///directory, memory: or a.module:Class; `none` for no store",
     )
     capacity: Size = Field(
         parse_size("10GiB"),
@@ -35,3 +35,8 @@ class StoreSettings(SettingsModel):
         30.0, gt=0, description="seconds a request waits for the store at most, whatever the policy"
     )
     readers: int = Field(4, ge=1, le=64, description="threads of a rank that read from the store")
+
+    @field_validator("url", mode="before")
+    @classmethod
+    def _none(cls, url: object) -> object:
+        return None if url in ("none", "") else url

@@ -1,13 +1,14 @@
-"""The engine in one process over a model that notices every wrong byte: greedy tokens with the cache on equal those without."""
+"""The engine in one process over a model that notices every wrong byte: greedy tokens with the cache on equal
+those without."""
 
 import random
 from collections.abc import Callable
 
 import pytest
+from engine_fakes import Client, expected_output
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from shared_store import shared_store
-from engine_fakes import Client, expected_output
 
 from stratakv.actors.worker.engine import DRAINING, OVERLOADED
 from stratakv.cluster.messages import FinishReason

@@ -7,7 +7,6 @@ closer than twice the rounding error; such ties are counted and printed.
 
 import random
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 import pytest
 import tiny_models

@@ -10,7 +10,18 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from stratakv.storage.hierarchy import Hierarchy, Lease
 from stratakv.storage.hierarchy_check import hierarchy_problems, idle_problems
-from stratakv.storage.moves import Area, Copy, Cut, Direction, Order, Progress, Read, Release, SlotProgress, Write
+from stratakv.storage.moves import (
+    Area,
+    Copy,
+    Cut,
+    Direction,
+    Order,
+    Progress,
+    Read,
+    Release,
+    SlotProgress,
+    Write,
+)
 from stratakv.storage.policies.eviction import EVICTION_POLICIES
 from stratakv.storage.policies.write import WRITE_POLICIES
 from stratakv.storage.pools import SlotPool
@@ -40,7 +51,8 @@ class Transfer:
 
 
 class LateExecutor:
-    """Moves contents, a dict slot -> page key per tier, and reports the ends when told to. The store forgets and fails."""
+    """Moves contents, a dict slot -> page key per tier, and reports the ends when told to. The store forgets and
+    fails."""
 
     def __init__(self) -> None:
         self.contents: dict[Tier, dict[int, bytes]] = {Tier.DEVICE: {}, Tier.HOST: {}}

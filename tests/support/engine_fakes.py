@@ -29,7 +29,6 @@ from stratakv.storage.residence import Changes, Holdings
 from stratakv.storage.settings import CacheSettings
 from stratakv.storage.stores.settings import StoreSettings
 from stratakv.storage.stores.store import Store
-from stratakv.storage.tiers import Component
 
 VOCAB = 101
 SHAPES = [LayerShape(1, 2, 2), LayerShape(1, 2, 2)]
