@@ -1,11 +1,11 @@
-# `make serve` sets everything up and serves SmolLM2; `make test` runs the quick tests.
+# `make demo` shows what it is about in a few minutes; `make serve` sets everything up and serves SmolLM2; `make test` runs the quick tests.
 
 PYTHON ?= python3.11
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.stamp
 
-.PHONY: setup serve test test-full lint clean
+.PHONY: setup demo serve test test-full lint clean
 
 setup: $(STAMP)
 
@@ -15,6 +15,9 @@ $(STAMP): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check torch -c constraints.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]' -c constraints.txt
 	touch $@
+
+demo: setup
+	$(BIN)/stratakv demo
 
 serve: setup
 	$(BIN)/stratakv serve

@@ -1,23 +1,25 @@
-"""What the actors' Ray shells share: names, handles, lifetimes, and the end of a process that will not end by itself.
+"""What the actors' Ray shells share: names, handles, lifetimes, metrics, and the end of a process that will not end.
 
 Every actor is detached, named and in the cluster's namespace, so none dies with whoever created it and a
 restarted supervisor finds them all.
 """
 
-import dataclasses
 import os
 import re
 import signal
 import time
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import ray
 from ray.actor import ActorHandle
+from ray.util import metrics
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from stratakv.actors.supervisor.status import ProcessId
+from stratakv.cluster.tally import Family
 
 SUPERVISOR = "supervisor"
 GATEWAY = "gateway"
@@ -61,12 +63,16 @@ def parse_group(name: str) -> GroupName | None:
 
 @dataclass(frozen=True, slots=True)
 class Keep:
-    """How an actor is kept: under which name, how often Ray brings it back, how many calls it takes at once."""
+    """How an actor is kept: under which name, how often Ray brings it back, how many calls it takes at once.
+
+    `groups` are concurrency groups: how many calls of the methods marked so are taken beside those.
+    """
 
     namespace: str
     name: str
     max_restarts: int
     max_concurrency: int
+    groups: Mapping[str, int] = field(default_factory=dict)
 
 
 def create(actor: type, keep: Keep, *arguments: Any, **placement: Any) -> ActorHandle[Any]:
@@ -75,9 +81,13 @@ def create(actor: type, keep: Keep, *arguments: Any, **placement: Any) -> ActorH
     Detached and named; it asks for no CPU, or a small machine would have no room; no task is ever retried.
     `placement` are further Ray options, such as `num_gpus`.
     """
-    remote: Any = ray.remote(actor)
+    marked: Any = ray.remote(concurrency_groups=dict(keep.groups))  # type: ignore[call-overload]
+    remote = marked(actor)
     handle: ActorHandle[Any] = remote.options(
-        **dataclasses.asdict(keep),
+        namespace=keep.namespace,
+        name=keep.name,
+        max_restarts=keep.max_restarts,
+        max_concurrency=keep.max_concurrency,
         **placement,
         lifetime="detached",
         get_if_exists=True,
@@ -100,6 +110,26 @@ def living(namespace: str) -> list[str]:
     """Names of all living actors of the cluster."""
     listed = ray.util.list_named_actors(all_namespaces=True)
     return [actor["name"] for actor in listed if actor["namespace"] == namespace]
+
+
+class RaySink:
+    """A `Sink` that shows figures on Ray's metrics port, as `ray_stratakv_...`."""
+
+    def __init__(self) -> None:
+        self._counters: dict[Family, metrics.Counter] = {}
+        self._gauges: dict[Family, metrics.Gauge] = {}
+
+    def add(self, family: Family, labels: dict[str, str], amount: float) -> None:
+        """See Sink. ValueError for an amount of 0 or less: Ray refuses it."""
+        if family not in self._counters:
+            self._counters[family] = metrics.Counter(f"stratakv_{family.name}", family.text, family.labels)
+        self._counters[family].inc(amount, labels)
+
+    def set(self, family: Family, labels: dict[str, str], value: float) -> None:
+        """See Sink."""
+        if family not in self._gauges:
+            self._gauges[family] = metrics.Gauge(f"stratakv_{family.name}", family.text, family.labels)
+        self._gauges[family].set(value, labels)
 
 
 def this_process() -> ProcessId:

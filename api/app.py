@@ -12,9 +12,14 @@ from stratakv.api.text import TextCodec
 from stratakv.cluster.metrics import Metrics
 
 
-def create_app(backend: Backend, text: TextCodec, settings: ApiSettings) -> FastAPI:
-    """The HTTP API of one gateway over `backend`. It has no thread or task of its own while nothing is asked of it."""
-    metrics = Metrics()
+def create_app(
+    backend: Backend, text: TextCodec, settings: ApiSettings, metrics: Metrics | None = None
+) -> FastAPI:
+    """The HTTP API of one gateway over `backend`, which counts in `metrics`, or in its own.
+
+    It has no thread or task of its own while nothing is asked of it.
+    """
+    metrics = metrics or Metrics()
     service = Service(backend, text, settings, metrics)
     app = FastAPI(title="StrataKV", docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False)
     for routes in (chat, completions, models, tokenize, operations):

@@ -4,11 +4,15 @@ Lower floors return counts as data; whoever serves `/metrics` feeds them in here
 """
 
 import logging
+from collections.abc import Iterator
 from enum import StrEnum
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.registry import Collector
 
 from stratakv.cluster.messages import Usage
+from stratakv.cluster.tally import FAMILIES, Family, Kind, Tally
 
 _log = logging.getLogger(__name__)
 
@@ -31,10 +35,15 @@ class MapOutcome(StrEnum):
 
 
 class Metrics:
-    """The metrics of one process. Not thread-safe beyond what prometheus_client gives: feed it from one loop."""
+    """The metrics of one process. Not thread-safe beyond what prometheus_client gives: feed it from one loop.
 
-    def __init__(self) -> None:
+    What `tally` holds is shown too, as `stratakv_replica_...`.
+    """
+
+    def __init__(self, tally: Tally | None = None) -> None:
         self._registry = registry = CollectorRegistry()
+        if tally is not None:
+            registry.register(_Tallied(tally))
 
         def counter(name: str, text: str, *labels: str) -> Counter:
             return Counter(f"stratakv_{name}", text, labels, registry=registry)
@@ -120,3 +129,22 @@ class Metrics:
     def render(self) -> bytes:
         """All metrics in Prometheus's text format."""
         return generate_latest(self._registry)
+
+
+class _Tallied(Collector):
+    """Shows a tally as it is when it is asked."""
+
+    def __init__(self, tally: Tally):
+        self._tally = tally
+
+    def collect(self) -> Iterator[CounterMetricFamily | GaugeMetricFamily]:
+        """All families of the tally, also those that have no line yet."""
+        shown = {family: _shown(family) for family in FAMILIES}
+        for series, value in self._tally:
+            shown[series.family].add_metric(list(series.values), value)
+        yield from shown.values()
+
+
+def _shown(family: Family) -> CounterMetricFamily | GaugeMetricFamily:
+    kind = CounterMetricFamily if family.kind is Kind.COUNTER else GaugeMetricFamily
+    return kind(f"stratakv_replica_{family.name}", family.text, labels=family.labels)

@@ -99,6 +99,15 @@ def serve(
 
 
 @app.command()
+def demo(
+    model: Model = None,
+    keep: Annotated[bool, typer.Option("--keep", help="Leave the cluster serving at the end.")] = False,
+) -> None:
+    """Show where a conversation's KV comes from: device, host, and after its worker is killed the store."""
+    commands.demo(model, keep=keep)
+
+
+@app.command()
 def status(
     cluster: Cluster = None,
     check: Annotated[

@@ -51,6 +51,26 @@ def serve(config: Path | None, flags: Flags, *, detach: bool) -> None:
             ) from None
 
 
+def demo(model: str | None, *, keep: bool) -> None:
+    """Show the hierarchy at work on a cluster of its own. Nothing of it is left, unless `keep` says so."""
+    from stratakv.deploy import demo as show  # the SDK takes a second to import, and only the demo needs it
+    from stratakv.deploy.demo_settings import UnknownShape
+
+    settings = _load(None, {"--model": (("model", "path"), model)}).settings
+    try:
+        with Narrator() as narrator:
+            directory = _with_model(settings, narrator).model.path
+        show.run(Path(directory), keep=keep)
+    except (PreflightError, SettingsError, UnknownShape, model_fetch.FetchError) as error:
+        _fail(error, _USER)
+    except LaunchError as error:
+        _fail(error, error.exit_code)
+    except (DownError, show.DemoFailed) as error:
+        _fail(error, 1)
+    except KeyboardInterrupt:
+        raise CommandError("interrupted; nothing of the demo is left", _INTERRUPTED) from None
+
+
 def status(cluster: str | None, *, check: bool) -> None:
     """Print a table of the clusters; with `check` fail if slots leaked."""
     try:

@@ -19,7 +19,7 @@ def main() -> None:
     model = AutoModelForCausalLM.from_pretrained(
         folder, gguf_file=name, dtype=torch.bfloat16, quantization_config=GgufConfig(dequantize=True)
     )
-    del model.config.quantization_config
+    vars(model.config).pop("quantization_config", None)  # how it was packed means nothing any more
     model.save_pretrained(target)
     tokenizer.save_pretrained(target)
 

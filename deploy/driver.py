@@ -18,6 +18,7 @@ from ray.actor import ActorHandle
 from stratakv.actors import shell
 from stratakv.actors.gateway.config import GatewayConfig
 from stratakv.actors.router.config import RouterConfig
+from stratakv.actors.router.status import RouterStatus
 from stratakv.actors.supervisor.actor import CONCURRENCY, Supervisor
 from stratakv.actors.supervisor.config import SupervisorConfig
 from stratakv.cluster.curve import new_key_pair
@@ -28,6 +29,7 @@ from stratakv.deploy.settings import StrataSettings
 
 _ANSWER_DEADLINE = 10.0
 _PERIOD = 0.5
+_WATCH_PERIOD = 0.2
 
 
 def main() -> None:
@@ -41,6 +43,8 @@ def main() -> None:
                 _tell_for_ever(_create(errand.record, errand.settings))
             case ErrandKind.STATUS:
                 _tell(_status(_supervisor(errand.record)))
+            case ErrandKind.WATCH:
+                _watch(errand.record)
             case ErrandKind.CHECK:
                 found: list[str] = ray.get(_supervisor(errand.record).idle_check.remote(), timeout=30)
                 _tell(News(problems=found))
@@ -80,6 +84,7 @@ def _config(record: ClusterRecord, settings: StrataSettings) -> SupervisorConfig
         router=settings.router,
         keys=keys,
         replicas=settings.replicas,
+        track_sample=settings.ray.track,
     )
     router = RouterConfig(
         namespace=record.namespace,
@@ -125,6 +130,24 @@ def _tell_for_ever(supervisor: ActorHandle[Any]) -> None:
     while True:
         _tell(_status(supervisor))
         time.sleep(_PERIOD)
+
+
+def _watch(record: ClusterRecord) -> None:
+    """Say how the cluster and its router are until nobody listens any more."""
+    supervisor = _supervisor(record)
+    router: ActorHandle[Any] = ray.get_actor(shell.ROUTER, record.namespace)
+    while True:
+        _tell(msgspec.structs.replace(_status(supervisor), router=_router_status(router)))
+        time.sleep(_WATCH_PERIOD)
+
+
+def _router_status(router: ActorHandle[Any]) -> RouterStatus | None:
+    try:
+        answer: Any = ray.get(router.status.remote(), timeout=_ANSWER_DEADLINE)
+    except (ray.exceptions.ActorUnavailableError, ray.exceptions.GetTimeoutError):
+        return None
+    found: RouterStatus = answer
+    return found
 
 
 def _stop(record: ClusterRecord, deadline: float) -> None:

@@ -14,6 +14,7 @@ from typing import IO
 
 import msgspec
 
+from stratakv.actors.router.status import RouterStatus
 from stratakv.actors.supervisor.status import ClusterStatus
 from stratakv.deploy.ray_cluster import environment
 from stratakv.deploy.records import ClusterRecord
@@ -26,6 +27,8 @@ class ErrandKind(StrEnum):
     LAUNCH = "launch"
     """Create the cluster and tell its status for ever."""
     STATUS = "status"
+    WATCH = "watch"
+    """Tell the status of the cluster and of its router for ever."""
     CHECK = "check"
     """Ask every rank for slots that leaked."""
     STOP = "stop"
@@ -43,9 +46,12 @@ class Errand:
 
 
 class News(msgspec.Struct, frozen=True, kw_only=True):
-    """What the child says: a status, problems found, a passing trouble, or the error that ended it."""
+    """What the child says: a status, problems found, a passing trouble, or the error that ended it.
+
+    `router` comes with WATCH; None while the router does not answer."""
 
     status: ClusterStatus | None = None
+    router: RouterStatus | None = None
     problems: list[str] = []
     trouble: str | None = None
     error: str | None = None

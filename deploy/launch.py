@@ -32,6 +32,8 @@ class Stay(StrEnum):
     """Wait for Ctrl-C or SIGTERM, then take it down."""
     DETACHED = "detached"
     """Leave it running."""
+    HANDED_OVER = "handed over"
+    """Leave it running and say nothing of it: the caller does, and ends it."""
 
 
 class LaunchError(Exception):
@@ -42,17 +44,20 @@ class LaunchError(Exception):
         self.exit_code = exit_code
 
 
-def serve(settings: StrataSettings, stay: Stay, narrator: Narrator) -> None:
-    """Start a cluster and stay, or leave. LaunchError, PreflightError, or KeyboardInterrupt during the start."""
+def serve(settings: StrataSettings, stay: Stay, narrator: Narrator) -> ClusterRecord:
+    """Start a cluster and stay, or leave. LaunchError, PreflightError, or KeyboardInterrupt during the start.
+
+    SIGTERM and SIGHUP mean KeyboardInterrupt from here on.
+    """
     preflight.check(settings)
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _interrupt)
     settings = _settled(settings)
     record = ray_cluster.new_record(settings.ray, settings.cache.host_directory, settings.model.path)
     try:
-        _serve(record, settings, stay, narrator)
+        return _serve(record, settings, stay, narrator)
     except BaseException:
-        take_down(record, 0, narrator)
+        take_down(records.latest(record), 0, narrator)
         raise
 
 
@@ -70,7 +75,7 @@ def _interrupt(_number: int, _frame: FrameType | None) -> None:
     raise KeyboardInterrupt
 
 
-def _serve(record: ClusterRecord, settings: StrataSettings, stay: Stay, narrator: Narrator) -> None:
+def _serve(record: ClusterRecord, settings: StrataSettings, stay: Stay, narrator: Narrator) -> ClusterRecord:
     if record.ray is RayOwner.OURS:
         narrator.doing("starting Ray")
         try:
@@ -87,9 +92,11 @@ def _serve(record: ClusterRecord, settings: StrataSettings, stay: Stay, narrator
             records.write(record)
             narrator.doing("loading the tokenizer")
             _until_answers(url, settings.api.tokenizer_timeout)
+            if stay is Stay.HANDED_OVER:
+                return record
             _show(record, stay, narrator)
             if stay is Stay.DETACHED:
-                return
+                return record
             _until_ended(child, record, narrator)
         except ErrandError as error:
             raise LaunchError(f"Ray at {record.address}: {error}") from None
@@ -97,6 +104,7 @@ def _serve(record: ClusterRecord, settings: StrataSettings, stay: Stay, narrator
             raise LaunchError(f"Ray at {record.address} has not answered for {_SILENCE:g} s") from None
     take_down(record, _DRAIN, narrator)
     narrator.say("stopped")
+    return record
 
 
 def _until_ready(child: Child, narrator: Narrator, deadline: float) -> str:

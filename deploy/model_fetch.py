@@ -125,4 +125,4 @@ def _run(command: list[str], deadline: float, failure: str) -> None:
         raise FetchError(f"{failure}: not done within {deadline:g} s") from None
     if done.returncode:
         lines = [line for line in (done.stdout + done.stderr).splitlines() if line.strip()]
-        raise FetchError(f"{failure}\n" + "\n".join(lines[-5:]))
+        raise FetchError(f"{failure}: {lines[-1] if lines else 'it says nothing'}")

@@ -6,6 +6,7 @@ imported and would otherwise write a token into the user's home.
 
 import os
 import secrets
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -13,7 +14,7 @@ from pathlib import Path
 import msgspec
 
 from stratakv.deploy import ports, records
-from stratakv.deploy.processes import MARK
+from stratakv.deploy.processes import MARK, end_all
 from stratakv.deploy.records import ClusterRecord, RayOwner
 from stratakv.deploy.settings import RaySettings
 
@@ -71,52 +72,54 @@ def environment(record: ClusterRecord) -> dict[str, str]:
 def start_head(record: ClusterRecord, settings: RaySettings, gpus: int | None) -> ClusterRecord:
     """Start our own Ray head; `gpus` is how many it may use, None for all. The record with its address and session.
 
-    RayError if it does not come up within two minutes; its processes may then still have to be ended.
+    RayError if it does not come up at the second try either; the processes of that may still have to be ended.
     """
     write_token(record)
+    try:
+        return _start_once(record, settings, gpus)
+    except RayError:
+        # Ray gives its own parts 30 s, too little on a machine that is very busy; or a port was taken from under us.
+        end_all(records.latest(record))
+        shutil.rmtree(Path(record.directory) / "ray", ignore_errors=True)
+        return _start_once(record, settings, gpus)
+
+
+def _start_once(record: ClusterRecord, settings: RaySettings, gpus: int | None) -> ClusterRecord:
     dashboard = settings.dashboard_port or _dashboard_port()
     chosen = ports.free_ports(len(_PORT_FLAGS))
     directory = Path(record.directory)
-    command = [
-        str(Path(sys.executable).with_name("ray")),
-        "start",
-        "--head",
-        "--log-style=record",
-        "--log-color=false",
-    ]
+    command = [str(Path(sys.executable).with_name("ray")), "start", "--head", "--disable-usage-stats"]
+    command += ["--log-style=record", "--log-color=false"]
     command += [f"{flag}={port}" for flag, port in zip(_PORT_FLAGS, chosen, strict=True)]
-    command += [
-        "--min-worker-port=0",
-        "--max-worker-port=0",
-    ]  # the system chooses; Ray's own range may be shared
-    command += [f"--dashboard-port={dashboard}", "--dashboard-host=127.0.0.1", "--disable-usage-stats"]
+    # Workers take the ports that the system chooses: Ray's own range would be shared with other clusters.
+    command += ["--min-worker-port=0", "--max-worker-port=0"]
+    command += [f"--dashboard-port={dashboard}", "--dashboard-host=127.0.0.1"]
     command += [f"--temp-dir={directory / 'ray'}", f"--object-store-memory={settings.object_store_memory}"]
     command += [f"--num-cpus={os.cpu_count()}"] + ([] if gpus is None else [f"--num-gpus={gpus}"])
-    with (directory / "ray-start.log").open("wb") as log:
+    log = directory / "ray-start.log"
+    with log.open("wb") as output:
         head = subprocess.Popen(
             command,
             env=environment(record),
             cwd=directory,
             stdin=subprocess.DEVNULL,
-            stdout=log,
+            stdout=output,
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
-        record = msgspec.structs.replace(
-            record,
-            address=f"127.0.0.1:{chosen[0]}",
-            session=head.pid,
-            dashboard_url=f"http://127.0.0.1:{dashboard}",
-        )
-        records.write(record)
-        try:
-            status = head.wait(_START_DEADLINE)
-        except subprocess.TimeoutExpired:
-            raise RayError(
-                f"Ray did not start within {_START_DEADLINE:g} s\n{_last_lines(log.name)}"
-            ) from None
+    record = msgspec.structs.replace(
+        record,
+        address=f"127.0.0.1:{chosen[0]}",
+        session=head.pid,
+        dashboard_url=f"http://127.0.0.1:{dashboard}",
+    )
+    records.write(record)
+    try:
+        status = head.wait(_START_DEADLINE)
+    except subprocess.TimeoutExpired:
+        raise RayError(f"Ray did not start within {_START_DEADLINE:g} s: {_last_line(log)}") from None
     if status:
-        raise RayError(f"Ray could not start (`ray start` ended with {status})\n{_last_lines(log.name)}")
+        raise RayError(f"Ray could not start (`ray start` ended with {status}): {_last_line(log)}")
     return record
 
 
@@ -131,5 +134,6 @@ def _dashboard_port() -> int:
     return _DASHBOARD_PORT if ports.is_free("127.0.0.1", _DASHBOARD_PORT) else ports.free_ports(1)[0]
 
 
-def _last_lines(log: str) -> str:
-    return "\n".join(Path(log).read_text(errors="replace").splitlines()[-8:])
+def _last_line(log: Path) -> str:
+    lines = [line for line in log.read_text(errors="replace").splitlines() if line.strip()]
+    return lines[-1] if lines else "it says nothing"

@@ -76,6 +76,11 @@ def exists(id: str) -> bool:
     return _path(id).exists()
 
 
+def latest(record: ClusterRecord) -> ClusterRecord:
+    """What is written down of the same cluster now; `record` itself if that is nothing."""
+    return next((written for written in read_all() if written.id == record.id), record)
+
+
 def choose(id: str | None) -> ClusterRecord:
     """The cluster `id`, or the only one there is. RecordError if that is not one."""
     records = read_all()

@@ -40,6 +40,9 @@ class RaySettings(SettingsModel):
     auth: Literal["token", "disabled"] = Field(
         "token", description="whether Ray and its dashboard ask for a token"
     )
+    track: float = Field(
+        1.0, ge=0, le=1, description="share of requests shown as tasks on the Ray dashboard; 0 for none"
+    )
     temp_dir: Path = Field(Path("/tmp"), description="where the cluster's own folder is made; keep it short")
 
 

@@ -153,9 +153,13 @@ def _explain(detail: Any, places: Mapping[SettingPath, str]) -> str:
     path = tuple(str(part) for part in detail["loc"])
     given = sorted({place for known, place in places.items() if known[: len(path)] == path})
     source = f" (from {', '.join(given)})" if given else ""
+    if not path:
+        return str(detail["msg"].removeprefix("Value error, "))
     if detail["type"] == "extra_forbidden":
         return f"{'.'.join(path)}{source}: there is no such setting; `stratakv config show` lists them all"
-    problem = detail["msg"].removeprefix("Value error, ").removeprefix("Input ")
+    problem = (
+        detail["msg"].removeprefix("Value error, ").removeprefix(f"{'.'.join(path)}: ").removeprefix("Input ")
+    )
     shown = "" if detail["type"] == "value_error" else f", not {detail['input']!r}"
     return f"{'.'.join(path)}{source}: {problem}{shown}{_purpose(path)}"
 

@@ -21,7 +21,8 @@ class DevicePool:
     `keys[l]` is [slots, page_size, heads, key_dim] and `values[l]` [slots, page_size, heads, value_dim], contiguous.
     `key_rows[l]` and `value_rows[l]` are views of them, [slots * page_size, heads, dim]: row `slot * page_size + i`
     holds token i of the page in `slot`. `key_heads[l]` and `value_heads[l]` are the same views with the heads first,
-    as attention takes them: [1, heads, slots * page_size, dim].
+    as attention takes them: [1, heads, slots * page_size, dim]. `token_bytes` is what a token takes in the largest
+    layer.
     """
 
     def __init__(
@@ -40,6 +41,7 @@ class DevicePool:
         self.page_size = page_size
         self.dtype = dtype
         self.device = torch.device(device)
+        self.token_bytes = dtype.itemsize * max(shape.elements_per_token() for shape in shapes)
         self.keys = [self._memory(shape.heads, shape.key_dim) for shape in shapes]
         self.values = [self._memory(shape.heads, shape.value_dim) for shape in shapes]
         self.key_rows = [keys.flatten(0, 1) for keys in self.keys]

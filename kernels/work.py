@@ -99,7 +99,7 @@ class CallLimits:
     @classmethod
     def of(cls, pool: DevicePool) -> "CallLimits":
         """Limits for `pool`. On a CPU those measured to pay: what a call reads or gathers should stay in its cache."""
-        token = max(shape.elements_per_token() for shape in pool.shapes) * pool.dtype.itemsize
+        token = pool.token_bytes
         if pool.device.type == "cpu":
             return cls(alone=2**19 // token, shared=2**21 // token, queries=128, causal=128)
         return cls(alone=2**30 // token, shared=2**30 // token, queries=1024, causal=2**30)

@@ -7,6 +7,7 @@ import asyncio
 import logging
 import os
 from collections.abc import Awaitable
+from random import Random
 from typing import Any
 
 from ray.actor import ActorHandle
@@ -17,10 +18,15 @@ from stratakv.actors.gateway.backend import ClusterBackend
 from stratakv.actors.gateway.choice import RemoteRouter
 from stratakv.actors.gateway.config import GatewayConfig
 from stratakv.actors.gateway.server import Listener
+from stratakv.actors.gateway.track import Tracking
+from stratakv.actors.metrics import Publisher
+from stratakv.actors.shell import WorkerName
 from stratakv.actors.supervisor.status import GatewayStatus
+from stratakv.actors.worker.config import TRACKED_AT_ONCE
 from stratakv.api.app import create_app
 from stratakv.api.text import TextCodec
 from stratakv.cluster.messages import Endpoint
+from stratakv.cluster.metrics import Metrics
 from stratakv.cluster.routing.route import Actual, Route, RouteQuery
 
 _log = logging.getLogger(__name__)
@@ -28,6 +34,7 @@ _log = logging.getLogger(__name__)
 CONCURRENCY = 100
 _ASK_DEADLINE = 5.0
 _BIND_AGAIN = 0.5
+_PUBLISH_EVERY = 2.0
 
 
 class Gateway:
@@ -41,12 +48,16 @@ class Gateway:
             config.heartbeat,
             replicas=config.replicas,
             router=RemoteRouter(_RouterCalls(config.namespace), config.router.deadline),
+            tracker=Tracking(_TrackCalls(config.namespace), config.track_sample, TRACKED_AT_ONCE, Random()),
         )
+        self._publisher = Publisher(self._backend.tally, shell.RaySink())
         self._supervisor: ActorHandle[Any] | None = None
         self._listener: Listener | None = None
         self._error: str | None = None
         loop = asyncio.get_running_loop()
-        self._tasks = [loop.create_task(_vital(self._serve())), loop.create_task(_vital(self._follow()))]
+        vital = (self._serve(), self._follow())
+        self._tasks = [loop.create_task(_vital(work)) for work in vital]
+        self._tasks.append(loop.create_task(self._publish()))
 
     def __repr__(self) -> str:
         return f"Gateway({self._config.api.host}:{self._config.api.port})"
@@ -65,7 +76,7 @@ class Gateway:
 
     async def _serve(self) -> None:
         """Take the port, if need be again and again: after a restart the old process may hold it a moment longer."""
-        app = create_app(self._backend, TextCodec(), self._config.api)
+        app = create_app(self._backend, TextCodec(), self._config.api, Metrics(self._backend.tally))
         host, port = self._config.api.host, self._config.api.port
         while self._listener is None:
             try:
@@ -85,6 +96,16 @@ class Gateway:
             if endpoints is not None:
                 await self._backend.set_endpoints(endpoints)
             await asyncio.sleep(self._config.heartbeat.interval)
+
+    async def _publish(self) -> None:
+        """Keep Ray's metrics up to date. They are for people: if that fails the answers go on."""
+        while True:
+            self._backend.refresh()
+            try:
+                self._publisher.publish()
+            except Exception:
+                _log.exception("the metrics could not be handed to Ray; trying again")
+            await asyncio.sleep(_PUBLISH_EVERY)
 
     async def _ask(self) -> list[Endpoint] | None:
         if self._supervisor is None:
@@ -125,6 +146,44 @@ class _RouterCalls:
         if self._found is None:
             raise RuntimeError("there is no router yet")
         return self._found
+
+
+class _TrackCalls:
+    """The actors of rank 0, found by their names when they are first needed."""
+
+    def __init__(self, namespace: str):
+        self._namespace = namespace
+        self._found: dict[int, tuple[WorkerName, ActorHandle[Any]]] = {}
+        self._searches: set[asyncio.Task[None]] = set()
+
+    def track(self, endpoint: Endpoint, id: str, name: str) -> None:
+        """See TrackCalls. A worker that is not known yet is looked up first, in a thread."""
+        worker = WorkerName(endpoint.replica, endpoint.generation, 0)
+        known, handle = self._found.get(endpoint.replica, (None, None))
+        if handle is not None and known == worker:
+            _send_track(handle, id, name)
+            return
+        search = asyncio.create_task(self._search(worker, id, name))
+        self._searches.add(search)
+        search.add_done_callback(self._searches.discard)
+
+    async def _search(self, worker: WorkerName, id: str, name: str) -> None:
+        try:
+            handle = await asyncio.to_thread(shell.find, self._namespace, str(worker))
+        except Exception as error:
+            _log.warning("no task for the dashboard: %s was not found (%s)", worker, error)
+            return
+        if handle is not None:
+            self._found[worker.replica] = worker, handle
+            _send_track(handle, id, name)
+
+
+def _send_track(handle: ActorHandle[Any], id: str, name: str) -> None:
+    """Start the task, without a result to wait for. Of whatever kind its failure is, it changes nothing."""
+    try:
+        handle.track.options(name=name, num_returns=0).remote(id)
+    except Exception as error:
+        _log.warning("no task for the dashboard: %s", error)
 
 
 async def _vital(work: Awaitable[None]) -> None:

@@ -6,12 +6,15 @@ from contextlib import aclosing
 
 import zmq.asyncio
 
+from stratakv.actors.gateway.choice import Choice, Router
 from stratakv.actors.gateway.choice import LeastInFlight as LeastInFlight
-from stratakv.actors.gateway.choice import Router
 from stratakv.actors.gateway.link import Contact, HeadLink
+from stratakv.actors.gateway.track import Tracker, Untracked
 from stratakv.api.backend import BackendStatus, BackendUnavailable
-from stratakv.cluster.messages import Delta, Endpoint, Generate, KeyPair, ModelCard
+from stratakv.cluster import tally
+from stratakv.cluster.messages import Delta, Endpoint, Generate, KeyPair, ModelCard, Usage
 from stratakv.cluster.settings import HeartbeatSettings, WireSettings
+from stratakv.cluster.tally import Tally
 
 _RETRY_AFTER = 5
 
@@ -20,7 +23,7 @@ class ClusterBackend:
     """An `api.backend.Backend` over the heads it was told of. All methods run on one event loop.
 
     `replicas` is how many the cluster is meant to have; `keys` is the gateways' common CURVE pair. `router` is closed
-    with the backend.
+    with the backend; `tracker` hears of first tokens and ends. `tally` is what it counts.
     """
 
     def __init__(
@@ -31,10 +34,13 @@ class ClusterBackend:
         *,
         replicas: int,
         router: Router,
+        tracker: Tracker | None = None,
     ):
         self._keys, self._wire, self._heartbeat = keys, wire, heartbeat
         self._replicas = replicas
         self._router = router
+        self._tracker = tracker or Untracked()
+        self.tally = Tally()
         self._links: dict[int, HeadLink] = {}
         self._card: ModelCard | None = None
         self._context = zmq.asyncio.Context()
@@ -87,13 +93,49 @@ class ClusterBackend:
         if not heads:
             raise BackendUnavailable(self._why_none(), _RETRY_AFTER)
         choice = await self._router.route(request, heads)
-        untold = True
-        async with aclosing(choice.head.generate(request)) as deltas:
-            async for delta in deltas:
-                if untold and delta.usage is not None:
-                    self._router.report(choice, delta.usage)
-                    untold = False
-                yield delta
+        replica = choice.head.endpoint.replica
+        self.tally.add(tally.ROUTES, 1, replica, choice.reason)
+        usage, output = None, 0
+        try:
+            async with aclosing(choice.head.generate(request)) as deltas:
+                async for delta in deltas:
+                    if usage is None and delta.usage is not None:
+                        self._begun(choice, request.id, delta.usage)
+                    usage = delta.usage or usage
+                    output += len(delta.tokens)
+                    yield delta
+        except BackendUnavailable:
+            self.tally.add(tally.BROKEN, 1, replica)
+            raise
+        finally:
+            self._tracker.end(choice.head.endpoint, request.id)
+            self._count(replica, usage, output)
+
+    def _begun(self, choice: Choice, id: str, usage: Usage) -> None:
+        """The first token of a request is here, and with it what came of the choice."""
+        self._router.report(choice, usage)
+        self._tracker.begin(choice.head.endpoint, id, usage)
+
+    def _count(self, replica: int, usage: Usage | None, output: int) -> None:
+        """A request is over, however it ended. One that never began has no account."""
+        self.tally.add(tally.OUTPUT_TOKENS, output, replica)
+        if usage is None:
+            return
+        self.tally.add(tally.PROMPT_TOKENS, usage.device, replica, "device")
+        self.tally.add(tally.PROMPT_TOKENS, usage.host, replica, "host")
+        self.tally.add(tally.PROMPT_TOKENS, usage.store, replica, "store")
+        self.tally.add(tally.PROMPT_TOKENS, usage.computed, replica, "computed")
+        self.tally.add(tally.RECOMPUTED_TOKENS, usage.recomputed, replica)
+        for reason, tokens in usage.misses.items():
+            self.tally.add(tally.COMPUTED_TOKENS, tokens, replica, reason)
+
+    def refresh(self) -> None:
+        """Bring the gauges of the tally up to date; a replica that is away has no load."""
+        loads = {link.endpoint.replica: link.load for link in self._in(Contact.LIVE)}
+        for replica in range(self._replicas):
+            load = loads.get(replica)
+            self.tally.set(tally.RUNNING, load.running if load else 0, replica)
+            self.tally.set(tally.WAITING, load.waiting if load else 0, replica)
 
     def _in(self, contact: Contact) -> list[HeadLink]:
         return [link for link in self._links.values() if link.contact is contact]

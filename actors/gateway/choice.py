@@ -39,10 +39,16 @@ class Decision(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The head a request goes to, and the router's word on it if it was the router's choice."""
+    """The head a request goes to, who chose it, and the router's word on it if it was the router."""
 
     head: HeadLink
+    decision: Decision
     route: Route | None = None
+
+    @property
+    def reason(self) -> str:
+        """Why this replica, in a few fixed words: the router's reason, or why the router had no say."""
+        return str(self.route.reason if self.route else self.decision)
 
 
 class Router(Protocol):
@@ -80,7 +86,7 @@ class LeastInFlight:
     async def route(self, request: Generate, live: Sequence[HeadLink]) -> Choice:
         """The least loaded of `live`."""
         self.decisions[Decision.NO_ROUTER] += 1
-        return Choice(_least_in_flight(live))
+        return Choice(_least_in_flight(live), Decision.NO_ROUTER)
 
     def report(self, choice: Choice, usage: Usage) -> None:
         """Nobody wants to know."""
@@ -119,14 +125,14 @@ class RemoteRouter:
             for head in live:
                 if head.endpoint.replica == route.replica and head.contact is not Contact.LOST:
                     self.decisions[Decision.ROUTED] += 1
-                    return Choice(head, route)
+                    return Choice(head, Decision.ROUTED, route)
             return self._choose(Decision.NOT_LIVE, live)
         self._rests_until = clock() + _REST
         return self._choose(decision, live)
 
     def _choose(self, decision: Decision, live: Sequence[HeadLink]) -> Choice:
         self.decisions[decision] += 1
-        return Choice(_least_in_flight(live))
+        return Choice(_least_in_flight(live), decision)
 
     def report(self, choice: Choice, usage: Usage) -> None:
         """Tell the router within half a second, together with what else comes by then."""

@@ -8,7 +8,9 @@ from stratakv.cluster.settings import HeartbeatSettings, RouterSettings, WireSet
 
 
 class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """`namespace` is where the supervisor is found; `keys` the gateways' common CURVE pair."""
+    """`namespace` is where the supervisor is found; `keys` the gateways' common CURVE pair.
+
+    `track_sample` is the share of requests that become a task on the Ray dashboard."""
 
     namespace: str
     api: ApiSettings
@@ -17,3 +19,4 @@ class GatewayConfig(msgspec.Struct, frozen=True, kw_only=True):
     router: RouterSettings
     keys: KeyPair
     replicas: int
+    track_sample: float = 1.0

@@ -31,6 +31,7 @@ from stratakv.actors.supervisor.status import ClusterStatus, GatewayStatus, Proc
 from stratakv.actors.supervisor.supervisor import Order, OrderKind
 from stratakv.actors.supervisor.supervisor import Supervisor as Decider
 from stratakv.actors.worker.actor import CONCURRENCY as WORKER_CONCURRENCY
+from stratakv.actors.worker.actor import GROUPS as WORKER_GROUPS
 from stratakv.actors.worker.actor import Worker
 from stratakv.cluster.messages import Endpoint
 
@@ -71,7 +72,7 @@ class Supervisor:
         self._decider.report(report)
 
     async def endpoints(self) -> list[Endpoint] | None:
-        """Where the heads of the ready replicas listen; None while a restarted supervisor does not know all of them yet.
+        """Where the heads of the ready replicas listen; None while a restarted supervisor does not know them all.
 
         An empty list would make gateways and router give up heads that are alive and well.
         """
@@ -209,7 +210,7 @@ class Supervisor:
             name = str(WorkerName(replica, generation, rank))
             shell.create(
                 Worker,
-                Keep(config.namespace, name, max_restarts=0, max_concurrency=WORKER_CONCURRENCY),
+                Keep(config.namespace, name, 0, WORKER_CONCURRENCY, WORKER_GROUPS),
                 config.worker(replica, rank, generation),
                 config.namespace,
                 num_gpus=config.gpus,

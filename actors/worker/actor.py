@@ -9,17 +9,21 @@ import logging
 import threading
 from typing import Any
 
+import ray
 from ray.actor import ActorHandle
 
 from stratakv.actors import shell
 from stratakv.actors.supervisor.status import RankPhase, Report
-from stratakv.actors.worker.config import RankWorker, StartError, WorkerConfig
+from stratakv.actors.worker.config import TRACKED_AT_ONCE, RankWorker, StartError, WorkerConfig
 from stratakv.cluster.messages import Endpoint
 
 _log = logging.getLogger(__name__)
 
 CONCURRENCY = 8
 """calls at once: watch of the supervisor (and of the one before it), drain, stop, checks"""
+GROUPS = {"track": TRACKED_AT_ONCE}
+"""concurrency groups: what is tracked for the dashboard never takes the place of the calls above"""
+_TRACK_DEADLINE = 3600.0
 
 
 class Worker:
@@ -49,6 +53,12 @@ class Worker:
     def idle_check(self) -> list[str]:
         """See RankWorker.idle_check. Empty while the rank is not ready."""
         return self._worker.idle_check() if self._worker and self._phase is RankPhase.READY else []
+
+    @ray.method(concurrency_group="track")
+    def track(self, id: str) -> None:
+        """Show a request on the dashboard: the call ends with it, or at once if it is not live here."""
+        if self._worker and self._phase is RankPhase.READY:
+            self._worker.wait_for(id, _TRACK_DEADLINE)
 
     def drain(self, deadline: float) -> None:
         """See RankWorker.drain."""

@@ -15,6 +15,8 @@ from stratakv.storage.settings import CacheSettings, SettingsModel
 from stratakv.storage.stores.settings import StoreSettings
 
 DEFAULT_WORKER_CLASS = "stratakv.actors.worker.worker:Worker"
+TRACKED_AT_ONCE = 64
+"""Requests that one worker actor shows on the Ray dashboard at the same time; each takes a thread that sleeps."""
 
 
 class WorkerConfig(SettingsModel):
@@ -68,6 +70,9 @@ class RankWorker(Protocol):
 
     def idle_check(self) -> list[str]:
         """What is wrong with an idle rank: slots that leaked, holds never released. Empty when all is well."""
+
+    def wait_for(self, id: str, deadline: float) -> None:
+        """Return when request `id` is over, or after `deadline` seconds; at once if it is not live here."""
 
     def drain(self, deadline: float) -> None:
         """Take no new request and wait up to `deadline` seconds for the running ones; the rest is aborted."""

@@ -79,6 +79,11 @@ class EchoWorker:
         """See RankWorker."""
         return [f"request {id} is still running" for _, id in self._running]
 
+    def wait_for(self, id: str, deadline: float) -> None:
+        """See RankWorker."""
+        if self._endpoint is not None:
+            self._endpoint.wait_for(id, deadline)
+
     def drain(self, deadline: float) -> None:
         """See RankWorker. An echo has nothing to lose."""
 

@@ -21,6 +21,7 @@ import msgspec
 import zmq
 
 from stratakv.actors.worker.intake import Refused, page_keys
+from stratakv.actors.worker.live import LiveRequests
 from stratakv.actors.worker.watchers import Watchers
 from stratakv.cluster.curve import Gatekeeper, new_key_pair, secure_server
 from stratakv.cluster.events import Watch
@@ -92,7 +93,7 @@ class _Client:
     """A client that is connected: when it spoke last, which requests it has here, and failures it was not told yet."""
 
     heard_at: float
-    live: set[str] = field(default_factory=set)
+    live: LiveRequests = field(default_factory=LiveRequests)
     owed: list[Delta] = field(default_factory=list)
 
 
@@ -177,6 +178,11 @@ class HeadEndpoint:
         self._outbox.append(_Answer(client, holdings))
         self._wake()
 
+    def wait_for(self, id: str, deadline: float) -> None:
+        """Return when request `id` is over, or after `deadline` seconds; at once if it is not live. From any thread."""
+        for peer in list(self._clients.values()):
+            peer.live.wait(id, deadline)
+
     def close(self) -> None:
         """End the thread, close the sockets and drop what was not sent. RuntimeError if the thread does not end."""
         self._closing.set()
@@ -195,9 +201,7 @@ class HeadEndpoint:
             pass  # the buffer is full of wake-ups already
         except OSError as error:
             if not self._closing.is_set():
-                raise RuntimeError(
-                    "the head's endpoint thread has failed; this generation must end"
-                ) from error
+                raise RuntimeError("the head's endpoint failed; this generation must end") from error
 
     def _release(self) -> None:
         self._context.destroy(linger=0)
@@ -226,6 +230,8 @@ class HeadEndpoint:
         except Exception:
             _log.exception("the head's endpoint failed; gateways will see it as gone")
         finally:
+            for peer in self._clients.values():
+                peer.live.end(list(peer.live))
             self._release()
 
     # -- from gateways
@@ -249,7 +255,7 @@ class HeadEndpoint:
                 case Generate():
                     self._begin(client, peer, message)
                 case Abort(id=id):
-                    peer.live.discard(id)
+                    peer.live.end([id])
                     self._engine.abort(client, id)
                 case Watch():
                     self._begin_watch(client)
@@ -275,7 +281,7 @@ class HeadEndpoint:
             peer.live.add(request.id)
             self._engine.submit(client, request, keys)
         except Exception as error:
-            peer.live.discard(request.id)
+            peer.live.end([request.id])
             if isinstance(error, Refused):
                 failure = error.failure
             else:
@@ -330,7 +336,7 @@ class HeadEndpoint:
         batch = [delta for delta in batch if delta.id in peer.live]
         # Only what was sent may be forgotten: an unsent last delta is owed as a failure.
         if batch and self._send(client, Step(self._generation, self._step, batch)):
-            peer.live.difference_update(delta.id for delta in batch if delta.finish or delta.failure)
+            peer.live.end(delta.id for delta in batch if delta.finish or delta.failure)
 
     def _send(self, client: bytes, message: ToGateway | ToRouter) -> bool:
         """Hand `message` to ZeroMQ. If the client is gone it is forgotten, if it is too slow its requests and its
@@ -360,7 +366,7 @@ class HeadEndpoint:
             self._engine.abort(client, id)
             failure = Failure("gateway_lost", f"the head ended this request because its gateway {why}")
             peer.owed.append(Delta(id=id, failure=failure))
-        peer.live.clear()
+        peer.live.end(list(peer.live))
 
     def _beat(self) -> Beat:
         load = self._load()

@@ -181,7 +181,7 @@ class Engine:
             emissions = self._head.absorb(self._rank.execute(plan))
             self._step, self._step_began = plan.number, None
             self._outlet.deliver(plan.number, emissions)
-            self._outlet.deliver_events(self._head.hierarchy.tree.log.drain())
+            self._publish()
             if plan.rows or plan.orders:
                 empty_wait = _EMPTY_STEP_WAIT
             else:
@@ -190,7 +190,12 @@ class Engine:
                 break
             self._take_inbox()
             plan = self._head.plan()
+        self._publish()  # planning changes the tree, also when nothing comes of it
         return worked
+
+    def _publish(self) -> None:
+        """Tell routers what has changed in where pages are."""
+        self._outlet.deliver_events(self._head.hierarchy.tree.log.drain())
 
     def _nap(self, seconds: float) -> float:
         """Wait between two empty plans, less long if something comes in. Returns `seconds`."""
@@ -218,7 +223,7 @@ class Engine:
                     if self._head.seeker is not None:
                         self._head.seeker.answered(id, pages)
                 case Watched(client=client):
-                    self._outlet.deliver_events(self._head.hierarchy.tree.log.drain())
+                    self._publish()
                     self._outlet.deliver_snapshot(client, self._head.hierarchy.tree.holdings())
                 case Request() as request if (failure := self._refusal()) is not None:
                     refused.append(Emission(request.id.client, Delta(id=request.id.id, failure=failure)))

@@ -178,6 +178,11 @@ class Worker:
         assert self._engine is not None
         return self._engine.idle_check()
 
+    def wait_for(self, id: str, deadline: float) -> None:
+        """See RankWorker."""
+        if self._endpoint is not None:
+            self._endpoint.wait_for(id, deadline)
+
     def drain(self, deadline: float) -> None:
         """Refuse new requests and wait up to `deadline` seconds for the others."""
         if self._engine is not None:

@@ -109,8 +109,8 @@ def test_a_router_that_fails_is_left_alone_for_a_while(monkeypatch):
         calls, live = Calls(), [Head(0, in_flight=2), Head(1, in_flight=1)]
         calls.error = RuntimeError("the actor died")
         async with asking(calls) as router:
-            for _ in range(3):
-                assert await router.route(request(), live) == Choice(live[1])
+            for decision in (Decision.FAILED, Decision.RESTING, Decision.RESTING):
+                assert await router.route(request(), live) == Choice(live[1], decision)
             assert router.decisions == {Decision.FAILED: 1, Decision.RESTING: 2}
             calls.error, calls.replica = None, 0
             await until(lambda: asyncio.get_running_loop().time() > router._rests_until)
@@ -126,7 +126,7 @@ def test_a_router_that_hangs_costs_the_deadline_and_no_more():
         calls, live = Calls(), [Head(0), Head(1)]
         calls.hangs = True
         async with asking(calls, deadline=0.05) as router:
-            assert await router.route(request(), live) == Choice(live[0])
+            assert await router.route(request(), live) == Choice(live[0], Decision.DEADLINE)
             assert router.decisions == {Decision.DEADLINE: 1}
 
     run(main)
@@ -136,10 +136,10 @@ def test_a_replica_that_is_not_to_be_had_is_not_taken():
     async def main():
         calls, live = Calls(replica=5), [Head(0, in_flight=0), Head(1, in_flight=3)]
         async with asking(calls) as router:
-            assert await router.route(request(), live) == Choice(live[0])
+            assert await router.route(request(), live) == Choice(live[0], Decision.NOT_LIVE)
             calls.replica = 0
             calls.before_answer = lambda: setattr(live[0], "contact", Contact.LOST)  # it dies meanwhile
-            assert await router.route(request(), live) == Choice(live[1])
+            assert await router.route(request(), live) == Choice(live[1], Decision.NOT_LIVE)
             assert router.decisions == {Decision.NOT_LIVE: 2}
 
     run(main)
@@ -150,7 +150,7 @@ def test_outcomes_are_told_together(monkeypatch):
         calls, live = Calls(), [Head(0), Head(1)]
         async with asking(calls) as router:
             choices = [await router.route(request(), live) for _ in range(3)]
-            for choice in [*choices, Choice(live[0])]:  # the last was not the router's
+            for choice in [*choices, Choice(live[0], Decision.NO_ROUTER)]:  # the last was not the router's
                 router.report(choice, Usage(prompt=40, computed=40))
             await until(lambda: calls.told)
             assert [[actual.receipt for actual in actuals] for actuals in calls.told] == [[1, 2, 3]]

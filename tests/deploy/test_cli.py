@@ -47,16 +47,16 @@ def test_config_show_says_where_values_come_from(monkeypatch, capsys, tmp_path: 
     assert lines["api.port"] == ["9000", "env", "STRATAKV_API__PORT"]
     assert lines["cache.host_memory"] == ["2GiB", "flag", "--host-memory"]
     assert lines["cache.page_size"] == ["64", "default"]
-    assert lines["store.url"] == ["-", "default"]
+    assert lines["ray.address"] == ["-", "default"]
 
 
 @pytest.mark.parametrize(
     ("arguments", "word"),
     [
-        (["--replicas", "2"], "replicas"),
+        (["--replicas", "0"], "replicas"),
         (["--tensor-parallel", "2"], "tensor_parallel"),
-        (["--store", "file:/tmp/x"], "store"),
-        (["--store-capacity", "1GiB"], "store"),
+        (["--store-capacity", "much"], "store.capacity"),
+        (["--host-memory", "0"], "store.url"),
         (["--page-size", "0"], "cache.page_size"),
         (["--device-memory", "much"], "cache.device_memory"),
         (["--router-policy", "best"], "router.policy"),

@@ -130,3 +130,19 @@ def test_free_ports_are_different_and_free():
     found = ports.free_ports(20)
     assert len(set(found)) == 20
     assert all(ports.is_free("127.0.0.1", port) for port in found)
+
+
+def test_a_head_that_does_not_start_is_tried_twice_and_told_of(
+    record: ClusterRecord, monkeypatch, tmp_path: Path
+):
+    tries = tmp_path / "tries"
+    fake = tmp_path / "bin" / "ray"
+    fake.parent.mkdir()
+    fake.write_text(f"#!/bin/sh\necho x >> {tries}\necho no luck today\nexit 3\n")
+    fake.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(fake.with_name("python")))
+    with pytest.raises(ray_cluster.RayError, match=r"`ray start` ended with 3\): no luck today"):
+        ray_cluster.start_head(record, RaySettings(), 0)
+    assert tries.read_text() == "x\nx\n"
+    written = records.latest(record)
+    assert written.session is not None and written.address.startswith("127.0.0.1:")

@@ -13,7 +13,7 @@ from stratakv.deploy.settings import StrataSettings
 
 
 def settings(**sections: Any) -> StrataSettings:
-    return StrataSettings(**sections)
+    return StrataSettings(**{"store": {"url": None}, **sections})
 
 
 def model(folder: Path, **config: Any) -> str:

@@ -13,7 +13,6 @@ def flags(**given: object):
     paths = {
         "page_size": PAGE_SIZE,
         "replicas": ("replicas",),
-        "store": ("store", "url"),
         "port": ("api", "port"),
     }
     return {f"--{name.replace('_', '-')}": (paths[name], value) for name, value in given.items()}
@@ -55,8 +54,7 @@ def test_top_level_settings_come_from_the_environment_too(monkeypatch: pytest.Mo
             {"page_size": 0},
             ["cache.page_size (from flag --page-size)", "greater than or equal to 1", "not 0"],
         ),
-        ({"replicas": 2}, ["replicas (from flag --replicas)", "one replica, not 2"]),
-        ({"store": "file:/x"}, ["store (from flag --store)", "url is set", "this version has no store"]),
+        ({"replicas": 0}, ["replicas (from flag --replicas)", "greater than or equal to 1", "not 0"]),
         ({"port": 70000}, ["api.port (from flag --port)", "65535"]),
     ],
 )
@@ -78,7 +76,8 @@ def test_a_wrong_flag_is_named_with_the_remedy(given: dict[str, object], words: 
         ("tensor_parallel: 2", ["tensor_parallel", "one rank, not 2"]),
         ("- a list", ["must hold sections"]),
         ("cache: [", ["is not YAML"]),
-        ("router: {policy: best}", ["router.policy", "predicted_ttft"]),
+        ("cache: {host_memory: 0}", ["store.url is set and cache.host_memory is 0"]),
+        ("router: {policy: best}", ["router.policy (from file", "no routing policy 'best'", "least_loaded"]),
     ],
 )
 def test_a_wrong_file_is_named_with_the_remedy(tmp_path: Path, text: str, words: list[str]):

@@ -26,18 +26,23 @@ SMALL = ("--port", "0", "--device-memory", "8MiB", "--host-memory", "8MiB", "--p
 
 @dataclass
 class Home:
-    """A state folder of its own, and the command run in it."""
+    """A state folder and a store of its own, and the command run in it."""
 
     folder: Path
     extra: dict[str, str] = field(default_factory=dict)
 
     @property
     def environment(self) -> dict[str, str]:
-        return {**os.environ, "XDG_STATE_HOME": str(self.folder / "state"), **self.extra}
+        own = {
+            "XDG_STATE_HOME": str(self.folder / "state"),
+            "STRATAKV_STORE__URL": (self.folder / "store").as_uri(),
+        }
+        return {**os.environ, **own, **self.extra}
 
     def run(self, *arguments: str, timeout: float = 150) -> subprocess.CompletedProcess[str]:
+        command = [STRATAKV, *arguments]
         return subprocess.run(
-            [STRATAKV, *arguments], env=self.environment, cwd=self.folder, text=True, capture_output=True, timeout=timeout
+            command, env=self.environment, cwd=self.folder, text=True, capture_output=True, timeout=timeout
         )
 
     def spawn(self, *arguments: str) -> "Foreground":
