@@ -2,9 +2,10 @@
 
     python bench/engine.py --model DIRECTORY [--json FILE] [--repeat 5]
 
-The engine is whole: planning, the page tree, write-through to host memory, forward, sampling. Prompts never repeat, so
-it gains nothing from its cache. Plain transformers does forward and argmax. Both run in this process on one torch thread,
-taking turns, so that both suffer the same neighbours. Medians; a ratio above 1 means that the engine is quicker.
+The engine is whole: planning, the page tree, write-through to host memory, forward, sampling. Prompts never
+repeat, so it gains nothing from its cache. Plain transformers does forward and argmax. Both run in this process on
+one torch thread, taking turns, so that both suffer the same neighbours. Medians; a ratio above 1 means that the
+engine is quicker.
 """
 
 import argparse

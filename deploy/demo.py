@@ -64,7 +64,7 @@ def _show(settings: StrataSettings, *, keep: bool) -> _Shown:
     with Narrator() as narrator:
         record = serve(settings, Stay.HANDED_OVER, narrator)
     try:
-        print(f"serving at {record.url}/v1; watch it at {_dashboard(record)}")
+        print(f"serving at {record.url}/v1; watch it at {_dashboard(record)}", flush=True)
         outcome = _play(record, settings)
     except BaseException:
         _end(record)

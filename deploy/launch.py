@@ -19,6 +19,7 @@ from stratakv.deploy.errand import Child, Errand, ErrandError, ErrandKind, Silen
 from stratakv.deploy.narrate import Narrator
 from stratakv.deploy.records import ClusterRecord, RayOwner
 from stratakv.deploy.settings import StrataSettings
+from stratakv.storage.settings import format_size
 
 _SILENCE = 60.0
 _DRAIN = 5.0
@@ -94,7 +95,7 @@ def _serve(record: ClusterRecord, settings: StrataSettings, stay: Stay, narrator
             _until_answers(url, settings.api.tokenizer_timeout)
             if stay is Stay.HANDED_OVER:
                 return record
-            _show(record, stay, narrator)
+            _show(record, settings, stay, narrator)
             if stay is Stay.DETACHED:
                 return record
             _until_ended(child, record, narrator)
@@ -195,9 +196,11 @@ def _sentence(replica: ReplicaStatus) -> str:
             return f"{name} is down: {replica.message}"
 
 
-def _show(record: ClusterRecord, stay: Stay, narrator: Narrator) -> None:
+def _show(record: ClusterRecord, settings: StrataSettings, stay: Stay, narrator: Narrator) -> None:
     """What a user needs to know of a cluster that runs."""
     narrator.say(f"serving {record.model} at {record.url}/v1 (cluster {record.id})")
+    store = settings.store
+    narrator.say(f"store {store.url} of {format_size(store.capacity)}" if store.url else "no store")
     if record.dashboard_url:
         token = f", token {record.token_file.read_text()}" if record.auth == "token" else ""
         narrator.say(f"Ray {record.address}, dashboard {record.dashboard_url}{token}")

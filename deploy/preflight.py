@@ -10,6 +10,9 @@ from pathlib import Path
 from stratakv.deploy import ports
 from stratakv.deploy.settings import StrataSettings
 from stratakv.storage.settings import format_size
+from stratakv.storage.stores.errors import StoreError
+from stratakv.storage.stores.folder import root_of
+from stratakv.storage.stores.opening import find_opener
 
 _PROBE_DEADLINE = 5.0
 _SOCKET_PATH_LIMIT = 107
@@ -27,6 +30,7 @@ def check(settings: StrataSettings) -> None:
     check_model(settings.model.path)
     check_device(settings)
     check_memory(settings)
+    check_store(settings.store.url)
     check_ray(settings)
 
 
@@ -126,6 +130,24 @@ def check_memory(settings: StrataSettings) -> None:
             f"cache.device_memory and cache.host_memory: {format_size(pools)} and {format_size(slabs)} are more "
             f"than the {format_size(available)} of memory that are available; lower --device-memory or --host-memory"
         )
+
+
+def check_store(url: str | None) -> None:
+    """The store's URL is one that can be opened; if it is a directory, it can be made and written."""
+    if url is None:
+        return
+    try:
+        find_opener(url)
+        root = root_of(url) if url.startswith("file:") else None
+    except StoreError as error:
+        raise PreflightError(str(error)) from None
+    if root is None:
+        return
+    nearest = next(folder for folder in (root, *root.parents) if folder.exists())
+    if not nearest.is_dir():
+        raise PreflightError(f"store.url: {nearest} is a file; name a directory")
+    if not os.access(nearest, os.W_OK | os.X_OK):
+        raise PreflightError(f"store.url: {nearest} cannot be written by this user; choose another directory with --store")
 
 
 def available_memory() -> int:

@@ -13,6 +13,9 @@ from stratakv.actors.settings import ModelSettings, SchedulerSettings
 from stratakv.actors.supervisor.settings import SupervisorSettings
 from stratakv.api.settings import ApiSettings
 from stratakv.cluster.settings import HeartbeatSettings, RouterSettings, WireSettings
+from stratakv.storage.policies.eviction import EVICTION_POLICIES
+from stratakv.storage.policies.prefetch import PREFETCH_POLICIES
+from stratakv.storage.policies.write import WRITE_POLICIES
 from stratakv.storage.settings import CacheSettings, SettingsModel, Size, parse_size
 from stratakv.storage.stores.settings import StoreSettings
 
@@ -74,11 +77,21 @@ class StrataSettings(BaseSettings):
         return ranks
 
     @model_validator(mode="after")
+    def _policies_are_known(self) -> "StrataSettings":
+        for registry, name in (
+            (WRITE_POLICIES, self.cache.write_policy),
+            (EVICTION_POLICIES, self.cache.eviction_policy),
+            (PREFETCH_POLICIES, self.store.prefetch_policy),
+        ):
+            registry.get(name)
+        return self
+
+    @model_validator(mode="after")
     def _store_needs_host_memory(self) -> "StrataSettings":
         if self.store.url is not None and not self.cache.host_memory:
             raise ValueError(
                 "store.url is set and cache.host_memory is 0: pages go to the store and come back through host memory; "
-                "give it some, or set store.url to null"
+                "give it some, or turn the store off with --store none"
             )
         return self
 

@@ -10,6 +10,7 @@ from collections.abc import Awaitable
 from random import Random
 from typing import Any
 
+import ray
 from ray.actor import ActorHandle
 from ray.exceptions import RayError
 
@@ -62,6 +63,7 @@ class Gateway:
     def __repr__(self) -> str:
         return f"Gateway({self._config.api.host}:{self._config.api.port})"
 
+    @ray.method(enable_task_events=False)  # asked every second: the dashboard is for requests
     async def status(self) -> GatewayStatus:
         """Where it listens, or why it does not."""
         return GatewayStatus(url=self._listener.url if self._listener else None, error=self._error)

@@ -66,11 +66,13 @@ class Supervisor:
     def __repr__(self) -> str:
         return f"Supervisor({self._config.cluster_id})"
 
+    @ray.method(enable_task_events=False)
     async def report(self, report: Report) -> None:
         """A rank says how it fares."""
         self._processes[WorkerName(report.replica, report.generation, report.rank)] = report.process
         self._decider.report(report)
 
+    @ray.method(enable_task_events=False)
     async def endpoints(self) -> list[Endpoint] | None:
         """Where the heads of the ready replicas listen; None while a restarted supervisor does not know them all.
 
@@ -78,6 +80,7 @@ class Supervisor:
         """
         return self._decider.endpoints() if self._adopted and not self._decider.recalling() else None
 
+    @ray.method(enable_task_events=False)
     async def status(self) -> ClusterStatus:
         """The cluster of now."""
         return ClusterStatus(replicas=self._decider.status(), gateway=self._gateway_status)

@@ -46,6 +46,7 @@ class Worker:
         config = self._config
         return f"Worker(r{config.replica}, rank {config.rank}, gen {config.generation})"
 
+    @ray.method(enable_task_events=False)
     def watch(self, seconds: float) -> None:
         """Return after `seconds`, or when the rank has been stopped. The call fails at once when the process dies."""
         self._ended.wait(seconds)

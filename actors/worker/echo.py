@@ -18,11 +18,10 @@ from stratakv.cluster.messages import Delta, Endpoint, FinishReason, Generate, M
 from stratakv.storage.residence import Holdings
 from stratakv.storage.tiers import Miss, PageKey
 
-_STEP = 0.02
-
-
 class EchoWorker:
-    """See RankWorker. One token per request and step of 20 ms; what is asked beyond the prompt starts it over."""
+    """See RankWorker. One token per request and step; what is asked beyond the prompt starts it over."""
+
+    step_seconds = 0.02
 
     def __init__(self, config: WorkerConfig):
         self._config = config
@@ -113,7 +112,7 @@ class EchoWorker:
 
     def _run(self) -> None:
         assert self._endpoint is not None
-        while not self._ended.wait(_STEP if self._running else _STEP * 5):
+        while not self._ended.wait(self.step_seconds if self._running else self.step_seconds * 5):
             self._take_in()
             if not self._running:
                 continue
@@ -129,6 +128,12 @@ class EchoWorker:
                 self._running.pop((client, id), None)
             else:
                 self._running[client, id] = _Echo(request)
+
+
+class QuickEchoWorker(EchoWorker):
+    """An echo that takes a millisecond a step: what is slow around it shows."""
+
+    step_seconds = 0.001
 
 
 class _Echo:

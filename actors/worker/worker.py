@@ -146,7 +146,7 @@ class Worker:
         if host is None:
             raise StartError(
                 "store.url is set and cache.host_memory is 0: pages go to the store through host memory; give it some, "
-                "or set store.url to null"
+                "or turn the store off with --store none"
             )
         store = open_store(settings, identity, [layout])
         self._transfers = Transfers(store, host, table, settings.readers)

@@ -138,4 +138,5 @@ def traces(record: ClusterRecord) -> list[str]:
 
 
 def shared_memory() -> set[str]:
-    return {path.name for path in SHM.iterdir()}
+    """What is in shared memory besides the slabs of clusters, which `traces` looks for by their cluster's id."""
+    return {path.name for path in SHM.iterdir() if not path.name.startswith("stratakv-")}
