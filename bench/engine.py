@@ -51,7 +51,9 @@ class EngineSide:
     def send(self, tokens: list[int], outputs: int) -> None:
         self.sent += 1
         message = Generate(
-            id=str(self.sent), tokens=pack_tokens(tokens), sampling=Sampling(max_tokens=outputs, temperature=0.0)
+            id=str(self.sent),
+            tokens=pack_tokens(tokens),
+            sampling=Sampling(max_tokens=outputs, temperature=0.0),
         )
         keys = chain(tokens, PAGE_SIZE)
         self.head.add(Request(RequestId(b"bench", message.id), message, tokens, keys, PAGE_SIZE))
@@ -112,7 +114,9 @@ class Bench:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--model", type=Path, required=True, help="Hugging Face directory")
     parser.add_argument("--json", type=Path, help="write the results here")
     parser.add_argument("--repeat", type=int, default=5, help="prefills, and decode sequences, per case")

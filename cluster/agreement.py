@@ -102,9 +102,7 @@ class SlotTable:
         """Free `slot`; its old occupant can no longer report. KeyError if it is free."""
         with self._lock:
             del self._occupants[area, slot]
-            self._vector[_fields(area, slot)] = (
-                0  # what the next occupant starts from
-            )
+            self._vector[_fields(area, slot)] = 0  # what the next occupant starts from
 
     def fill(self, plan_number: int, copied_upto: int) -> Vector:
         """A new progress vector of this rank for plan `plan_number`; copies 1 .. `copied_upto` have finished here."""

@@ -147,7 +147,9 @@ def check_store(url: str | None) -> None:
     if not nearest.is_dir():
         raise PreflightError(f"store.url: {nearest} is a file; name a directory")
     if not os.access(nearest, os.W_OK | os.X_OK):
-        raise PreflightError(f"store.url: {nearest} cannot be written by this user; choose another directory with --store")
+        raise PreflightError(
+            f"store.url: {nearest} cannot be written by this user; choose another directory with --store"
+        )
 
 
 def available_memory() -> int:

@@ -18,6 +18,7 @@ from stratakv.cluster.messages import Delta, Endpoint, FinishReason, Generate, M
 from stratakv.storage.residence import Holdings
 from stratakv.storage.tiers import Miss, PageKey
 
+
 class EchoWorker:
     """See RankWorker. One token per request and step; what is asked beyond the prompt starts it over."""
 
