@@ -14,7 +14,7 @@ from stratakv.deploy.preflight import PreflightError, check_listen
 from stratakv.deploy.records import ClusterRecord, RecordError
 from stratakv.deploy.settings import StrataSettings
 from stratakv.deploy.sources import Loaded, SettingPath, SettingsError, leaves, load
-from stratakv.storage.settings import format_size
+from stratakv.storage.settings import exact_size
 
 _ASK_DEADLINE = 45.0
 _USER = 2
@@ -157,7 +157,7 @@ def show(config: Path | None, flags: Flags) -> None:
 def _shown(path: SettingPath, value: Any) -> str:
     sizes = {"memory", "capacity", "max_message", "max_body"}
     is_size = isinstance(value, int) and any(path[-1].endswith(word) for word in sizes)
-    return "-" if value is None else format_size(value) if is_size else str(value)
+    return "-" if value is None else exact_size(value) if is_size else str(value)
 
 
 def _load(config: Path | None, flags: Flags) -> Loaded:

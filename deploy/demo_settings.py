@@ -20,6 +20,7 @@ HOST_PAGES = 288
 """Pages of a replica's host pool: 9,216 tokens."""
 _FLOAT32 = 4
 _ROUTER_DEADLINE = 10.0
+_HEARTBEAT_TIMEOUT = 30.0
 
 
 class UnknownShape(ValueError):
@@ -46,6 +47,8 @@ def demo_settings(model: Path, store: Path) -> dict[str, tuple[SettingPath, Any]
         ("router", "policy"): "deepest_hit",
         # A busy laptop may keep the router from answering for a while; the demo needs its word on every request.
         ("router", "deadline"): _ROUTER_DEADLINE,
+        # For the same reason a worker that is silent for a while is not taken for dead: the demo kills one itself.
+        ("heartbeat", "timeout"): _HEARTBEAT_TIMEOUT,
         ("api", "host"): "127.0.0.1",
         ("api", "port"): 0,
     }

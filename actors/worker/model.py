@@ -21,7 +21,7 @@ from stratakv.cluster.plan import Row
 from stratakv.kernels import attention, probe
 from stratakv.kernels.attention import PAGED_ATTENTION
 from stratakv.kernels.context import ForwardContext, forwarding
-from stratakv.kernels.linear import SlicedLinear
+from stratakv.kernels.linear import SlicedLinear, lay_out_for_decode
 from stratakv.kernels.pool import DevicePool
 from stratakv.kernels.probe import PROBE_ATTENTION, probe_shapes
 from stratakv.kernels.shapes import LayerShape
@@ -74,8 +74,10 @@ class Model:
         self.config_digest = _config_digest(directory)
         network.set_attn_implementation(PAGED_ATTENTION)
         head = network.get_output_embeddings()
-        if self.device.type == "cpu" and type(head) is torch.nn.Linear:
-            network.set_output_embeddings(SlicedLinear(head))
+        if self.device.type == "cpu":
+            if type(head) is torch.nn.Linear:
+                network.set_output_embeddings(SlicedLinear(head))
+            lay_out_for_decode(network)
 
     @classmethod
     def load(cls, settings: ModelSettings) -> "Model":

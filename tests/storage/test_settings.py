@@ -5,7 +5,7 @@ from pydantic import ValidationError
 
 from stratakv.storage.policies.eviction import EVICTION_POLICIES
 from stratakv.storage.policies.write import WRITE_POLICIES
-from stratakv.storage.settings import CacheSettings, format_size, parse_size
+from stratakv.storage.settings import CacheSettings, exact_size, format_size, parse_size
 
 
 @pytest.mark.parametrize(
@@ -41,10 +41,16 @@ def test_whole_sizes_are_written_as_they_are_read(number, unit):
     assert format_size(parse_size(f"{number}{unit}")) == f"{number}{unit}"
 
 
+@settings(deadline=None, max_examples=60)
+@given(st.integers(0, 1 << 50))
+def test_settings_files_lose_no_byte(size):
+    assert parse_size(exact_size(size)) == size
+
+
 def test_cache_settings_survive_a_settings_file():
     cache = CacheSettings(page_size=16, device_memory="64MiB", host_memory="1.5GiB")
     dumped = cache.model_dump(mode="json")
-    assert (dumped["device_memory"], dumped["host_memory"]) == ("64MiB", "1.5GiB")
+    assert (dumped["device_memory"], dumped["host_memory"]) == ("64MiB", "1536MiB")
     assert CacheSettings.model_validate(dumped) == cache
 
 
