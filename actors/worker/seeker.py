@@ -7,6 +7,7 @@ has passed.
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import Protocol
 
 from stratakv.actors.worker.request import Request, RequestId
@@ -65,13 +66,15 @@ class StoreSeeker:
 
     def begin(self, request: Request) -> None:
         """Look for what is not held of `request`, if that is enough to be worth it."""
+        self._begin(request, self._clock())
+
+    def _begin(self, request: Request, since: float) -> None:
         keys = request.reusable_keys()
         first = self._hierarchy.tree.match(keys).held
         if len(keys) - first < self._minimum:
             return
-        search = self._searches[request.id] = _Search(request, first, self._clock())
-        search.prefetch = self._hierarchy.prefetches.bringing(keys[first])
-        if search.prefetch is None:
+        search = self._searches[request.id] = _Search(request, first, since)
+        if not self._join(search, first):
             id = request.id
             self._lookup.ask(list(keys[first:]), lambda pages: self._found(id, pages))
 
@@ -86,10 +89,10 @@ class StoreSeeker:
         if end - match.held < self._minimum:
             self._let_go(search, match.held, end, Miss.BELOW_THRESHOLD)
             return
-        prefetches, namespace = self._hierarchy.prefetches, search.request.namespace
-        prefetch = prefetches.bringing(keys[match.held]) or prefetches.start(
-            match.page, keys[match.held : end], namespace, self._minimum
-        )
+        if self._join(search, match.held):
+            return
+        namespace, wanted = search.request.namespace, keys[match.held : end]
+        prefetch = self._hierarchy.prefetches.start(match.page, wanted, namespace, self._minimum)
         if prefetch is None:
             self._let_go(search, match.held, end, Miss.NO_STORE_ROOM)
             return
@@ -114,19 +117,37 @@ class StoreSeeker:
         again."""
         self._searches.pop(id, None)
 
+    def _join(self, search: _Search, page: int) -> bool:
+        """Wait for the prefetch that has this page of the request in flight, if there is one."""
+        key = search.request.reusable_keys()[page]
+        found = self._hierarchy.prefetches.bringing(key)
+        if found is None:
+            return False
+        search.first, search.prefetch = page - found.keys.index(key), found
+        return True
+
     def _delivered(self, search: _Search, prefetch: Prefetch) -> None:
-        request, keys = search.request, search.request.reusable_keys()
-        here = next((i for i, key in enumerate(keys) if key == prefetch.keys[0]), search.first)
-        landed = here + prefetch.landed
-        request.fetched = range(here, landed)
-        self._let_go(search, landed, here + len(prefetch.keys), Miss.NOT_DELIVERED)
+        request, first = search.request, search.first
+        promised = first + self._shared(search, prefetch)
+        landed = min(first + prefetch.landed, promised)
+        if landed > first:
+            request.fetched = range(request.fetched.start if request.fetched else first, landed)
+        self._let_go(search, landed, promised, Miss.NOT_DELIVERED)
+        if landed == promised:
+            self._begin(request, search.since)  # a prefetch of another request may have had only part of ours
 
     def _give_up(self, search: _Search, reason: Miss) -> None:
         if search.prefetch is not None:
             self._hierarchy.prefetches.stop(search.prefetch)
-            self._let_go(search, search.first, search.first + len(search.prefetch.keys), reason)
+            self._let_go(search, search.first, search.first + self._shared(search, search.prefetch), reason)
         else:
             self._let_go(search, search.first, len(search.request.reusable_keys()), reason)
+
+    def _shared(self, search: _Search, prefetch: Prefetch) -> int:
+        """How many pages of `prefetch` are pages of the request: it may have been started for another history."""
+        keys = search.request.reusable_keys()[search.first :]
+        pairs = zip(keys, prefetch.keys, strict=False)
+        return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
 
     def _let_go(self, search: _Search, first: int, end: int, reason: Miss) -> None:
         search.request.shortfall = dict.fromkeys(range(first, end), reason)

@@ -216,6 +216,25 @@ def test_requests_join_a_prefetch_that_is_under_way() -> None:
     assert idle(other) == []
 
 
+def test_a_prefetch_of_another_history_is_joined_for_what_is_shared() -> None:
+    store, trunk = shared_store(), prompt(1, 20)
+    there = Client(store=store)
+    for branch in (2, 3):
+        there.ask(str(branch), trunk + prompt(branch, 12))
+    here = Client(store=store)
+    for branch in (2, 3):
+        here.send(str(branch), trunk + prompt(branch, 12))
+    here.work()
+    for branch in (2, 3):
+        tokens = trunk + prompt(branch, 12)
+        assert here.output(str(branch)) == expected_output(tokens, 4)
+        usage = here.told[str(branch)][-1].usage
+        # The other may have brought the trunk to the device by then; the branch can only come from the store.
+        assert usage and usage.store >= 8 and usage.computed == 4
+    assert here.head.hierarchy.prefetches.pages_landed == 5 + 2 + 2
+    assert idle(here) == []
+
+
 def test_what_the_store_has_beyond_the_host_is_fetched() -> None:
     store = shared_store()
     client = Client(device=12, host=12, store=store)
