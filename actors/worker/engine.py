@@ -206,12 +206,15 @@ class Engine:
 
     def _sleep(self) -> None:
         """Nothing to do: answer checks, then wait until something comes in."""
-        while self._checks and not self._head.scheduler.waiting:
+        while self._checks and self._idle():
             self._checks.popleft().set_result(idle_problems(self._head.hierarchy))
         with self._wake:
-            if not (self._inbox or self._stopping or (self._checks and not self._head.scheduler.waiting)):
+            if not (self._inbox or self._stopping or (self._checks and self._idle())):
                 # Requests that wait for the store have a deadline, which somebody must look at.
                 self._wake.wait(_LOOK_AT_DEADLINES if self._head.scheduler.waiting else None)
+
+    def _idle(self) -> bool:
+        return not self._inbox and not self._head.scheduler.waiting
 
     def _take_inbox(self) -> None:
         refused = []
