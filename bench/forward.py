@@ -165,7 +165,8 @@ def show(results: list[Result], pages: str) -> None:
             f"{r.plain_cpu_ms:.1f}", f"{r.cpu_ratio:.3f}", f"{1e3 * r.tokens / r.ours_ms:.0f}",
             f"{r.largest_difference:.1e}",
         )  # fmt: skip
-    Console().print(table)
+    console = Console()
+    Console(width=max(console.width, 120)).print(table)
 
 
 def main() -> None:
