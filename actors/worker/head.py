@@ -3,6 +3,7 @@
 It alone decides; the ranks obey. `plan` and `absorb` alternate, called by the engine's thread.
 """
 
+import logging
 from collections.abc import Callable, Sequence
 
 import torch
@@ -11,7 +12,7 @@ from stratakv.actors.settings import SchedulerSettings
 from stratakv.actors.worker.endpoint import Emission
 from stratakv.actors.worker.rank import StepResult
 from stratakv.actors.worker.request import Request, RequestId
-from stratakv.actors.worker.sampler import Draw, sample
+from stratakv.actors.worker.sampler import BadLogits, Draw, sample
 from stratakv.actors.worker.scheduler import Scheduler, Work
 from stratakv.actors.worker.seeker import StoreSeeker
 from stratakv.cluster.agreement import SlotTable, read
@@ -24,6 +25,8 @@ from stratakv.storage.policies.write import WRITE_POLICIES
 from stratakv.storage.pools import SlotPool
 from stratakv.storage.settings import CacheSettings
 from stratakv.storage.tree import Tree
+
+_log = logging.getLogger(__name__)
 
 
 class PlanExecutor:
@@ -120,13 +123,21 @@ class Head:
         return Row(tuple(request.tokens[start:end]), start, tuple(request.lease.slots[:pages]), work.samples)
 
     def absorb(self, result: StepResult) -> list[Emission]:
-        """Commit what the step computed, sample, and end what is finished. Returns what clients are to be told."""
+        """Sample, commit what the step computed, and end what is finished. Returns what clients are to be told.
+
+        A request whose logits are not numbers fails by itself, and what it computed in this step is not kept.
+        """
         self._executor.agreed = result.agreed
-        sampling = [work.request for work in self._batch if work.samples]
+        requests = [work.request for work in self._batch if work.samples]
+        tokens = self._sample(requests, result.logits)
+        sampled = list(zip(requests, tokens, strict=True))
+        broken = {request.id for request, token in sampled if token is None}
         for work in self._batch:
-            self._commit(work)
-        tokens = self._sample(sampling, result.logits)
-        return [self._take(request, token) for request, token in zip(sampling, tokens, strict=True)]
+            if work.request.id not in broken:
+                self._commit(work)
+        return [
+            self._fail(request) if token is None else self._take(request, token) for request, token in sampled
+        ]
 
     def _commit(self, work: Work) -> None:
         full = work.request.advance(work.tokens)
@@ -134,11 +145,26 @@ class Head:
             assert work.request.lease is not None
             self.hierarchy.commit(work.request.lease, full)
 
-    def _sample(self, requests: list[Request], logits: torch.Tensor | None) -> list[int]:
+    def _sample(self, requests: list[Request], logits: torch.Tensor | None) -> list[int | None]:
+        """The next token of each request; None where nothing can be drawn."""
         if not requests:
             return []
         assert logits is not None
-        return sample(logits, [Draw(request.sampling, request.output_tokens) for request in requests])
+        draws = [Draw(request.sampling, request.output_tokens) for request in requests]
+        try:
+            return list(sample(logits, draws))
+        except BadLogits as error:
+            _log.error("%s", error)
+            good = [row for row in range(len(draws)) if row not in error.rows]
+            drawn = iter(sample(logits[good], [draws[row] for row in good]) if good else [])
+            return [None if row in error.rows else next(drawn) for row in range(len(draws))]
+
+    def _fail(self, request: Request) -> Emission:
+        self.scheduler.finish(request)
+        failure = Failure(
+            "server_error", "the model gave no usable logits for this request; see the worker's log"
+        )
+        return Emission(request.id.client, Delta(id=request.id.id, failure=failure))
 
     def _take(self, request: Request, token: int) -> Emission:
         first = request.output_tokens == 0

@@ -13,12 +13,13 @@ from shared_store import shared_store
 from stratakv.actors.worker.engine import DRAINING, OVERLOADED
 from stratakv.cluster.messages import FinishReason
 from stratakv.storage.hierarchy_check import idle_problems
+from stratakv.storage.keys import chain
 from stratakv.storage.stores.faulty import FaultRates
 from stratakv.storage.stores.settings import StoreSettings
 
 
 def prompt(seed: int, length: int) -> list[int]:
-    return random.Random(seed).choices(range(100), k=length)
+    return random.Random(seed).choices(range(99), k=length)
 
 
 def idle(client: Client) -> list[str]:
@@ -149,6 +150,19 @@ def test_a_full_queue_refuses_and_says_how_to_go_on() -> None:
     failure = client.told["2"][0].failure
     assert failure and failure.code == OVERLOADED and "scheduler.max_waiting" in failure.message
     assert client.output("0") == expected_output(prompt(0, 5), 4)
+
+
+def test_logits_that_are_no_numbers_fail_their_request_alone() -> None:
+    client = Client()
+    client.model.poison = 99
+    client.send("bad", [1, 2, 3, 99, 5, 6, 7, 8, 9])
+    client.send("good", prompt(1, 21))
+    client.work()
+    failure = client.told["bad"][-1].failure
+    assert failure and failure.code == "server_error"
+    assert client.output("good") == expected_output(prompt(1, 21), 4)
+    assert client.head.hierarchy.tree.match(chain([1, 2, 3, 99], 4)).held == 0, "nothing of it may be kept"
+    assert idle(client) == []
 
 
 def test_an_engine_that_broke_says_so_in_its_heartbeat() -> None:

@@ -41,6 +41,8 @@ class DigestModel:
         self.tokens_computed = 0
         self.fail_on_step: int | None = None
         self.steps = 0
+        self.poison: int | None = None
+        """A token after which the logits are no numbers."""
 
     def forward(self, rows: Sequence[Row], pool: DevicePool) -> torch.Tensor:
         self.steps += 1
@@ -60,7 +62,8 @@ class DigestModel:
                 context = read[: row.start + len(row.tokens)]
                 seen = torch.stack([m[context, 0] for m in (*pool.key_rows, *pool.value_rows)])
                 digest = hashlib.sha256(seen.numpy().tobytes()).digest()
-                logits.append(np.random.default_rng(list(digest)).normal(size=VOCAB))
+                drawn = np.random.default_rng(list(digest)).normal(size=VOCAB)
+                logits.append(np.full(VOCAB, np.nan) if self.poison in row.tokens else drawn)
         return torch.tensor(np.array(logits), dtype=torch.float32)
 
 
