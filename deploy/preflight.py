@@ -112,6 +112,7 @@ def check_memory(settings: StrataSettings) -> None:
     """The tiers fit the machine's memory and the tmpfs of the host slabs."""
     cache, ranks = settings.cache, settings.replicas * settings.tensor_parallel
     directory = cache.host_directory
+    fewer = f" (each of {ranks} ranks takes its own), use fewer --replicas" if ranks > 1 else ""
     if not directory.is_dir() or not os.access(directory, os.W_OK):
         raise PreflightError(
             f"cache.host_directory: {directory} is not a folder that can be written; use /dev/shm"
@@ -121,14 +122,15 @@ def check_memory(settings: StrataSettings) -> None:
     if slabs > free:
         raise PreflightError(
             f"cache.host_memory: {format_size(slabs)} of host slabs do not fit {directory}, which has "
-            f"{format_size(max(0, free))} free; lower --host-memory or make {directory} larger"
+            f"{format_size(max(0, free))} free; lower --host-memory{fewer} or make {directory} larger"
         )
     on_cpu = settings.model.device == "cpu" or (settings.model.device == "auto" and not has_gpu())
     pools, available = cache.device_memory * ranks if on_cpu else 0, available_memory()
     if pools + slabs > available:
         raise PreflightError(
             f"cache.device_memory and cache.host_memory: {format_size(pools)} and {format_size(slabs)} are more "
-            f"than the {format_size(available)} of memory that are available; lower --device-memory or --host-memory"
+            f"than the {format_size(available)} of memory that are available; lower --device-memory or "
+            f"--host-memory{fewer}"
         )
 
 
