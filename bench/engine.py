@@ -124,7 +124,7 @@ def main() -> None:
     torch.manual_seed(0)
     bench = Bench(arguments.model, arguments.repeat)
     results = [bench.prefill(), bench.decode(1), bench.decode(16)]
-    show(results, "The engine and plain transformers", "tokens that differ")
+    show(results, "The engine and plain transformers", "tokens that differ (single request)")
     if arguments.json:
         arguments.json.write_text(json.dumps([asdict(result) for result in results], indent=2) + "\n")
 
