@@ -32,6 +32,7 @@ def router(service: Service) -> APIRouter:
         check_messages(body.messages, service.settings.max_prompt_characters)
         text = await service.text(card)
         rendered = await render(text, body.messages)
+        limits.check_fits(rendered, text.longest_token, card, "messages")
         prompt = await service.prompts.chat(text, rendered, limits.tenant(body))
         most = limits.output_limit(len(prompt.ids), body.output_limit(), None, card, "messages")
         command = limits.generate(body, prompt, most, card)

@@ -35,6 +35,7 @@ def router(service: Service) -> APIRouter:
         source = parse_prompt(body.prompt, card, service.settings.max_prompt_characters)
         text = await service.text(card)
         if isinstance(source, str):
+            limits.check_fits(source, text.longest_token, card, "prompt")
             prompt = await service.prompts.completion(text, source, limits.tenant(body))
         else:
             prompt = Prompt(source)

@@ -23,6 +23,17 @@ def check_length(characters: int, limit: int, param: str) -> None:
         )
 
 
+def check_fits(text: str, longest_token: int | None, card: ModelCard, param: str) -> None:
+    """Refuse a text that cannot fit the model however it is tokenised: finding that out by tokenising takes seconds."""
+    if longest_token is None or len(text) <= card.max_total_tokens * longest_token:
+        return
+    raise errors.context_exceeded(
+        param,
+        f"`{param}` has {len(text)} characters, which are {len(text) // longest_token} tokens at the very least, and "
+        f"prompt and answer together may have {card.max_total_tokens}; shorten it.",
+    )
+
+
 def check_ids(ids: Sequence[object], card: ModelCard, param: str) -> array[int]:
     """`ids` as token ids. Raises ApiError for the first that is none of the model's."""
     for index, token in enumerate(ids):

@@ -69,6 +69,14 @@ class Text:
         self.lead = self._find_lead()
         """Ids that the tokenizer puts before a text that is no chat, such as BOS."""
         self._joins = self._can_join()
+        self.longest_token = self._find_longest()
+        """Characters that one token can stand for at most; None when the tokenizer rewrites text first."""
+
+    def _find_longest(self) -> int | None:
+        if self._core.normalizer is not None:
+            return None
+        # In a vocabulary of bytes a character is one or more symbols, never less: lengths are upper bounds.
+        return max(map(len, self._core.get_vocab(with_added_tokens=True)), default=None)
 
     @classmethod
     def load(cls, path: str) -> Self:

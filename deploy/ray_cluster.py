@@ -66,6 +66,10 @@ def environment(record: ClusterRecord) -> dict[str, str]:
     if record.ray is RayOwner.OURS:
         inherited.pop("RAY_AUTH_TOKEN", None)
         ours["RAY_AUTH_TOKEN_PATH"] = str(record.token_file)
+        # What Ray's processes leave in the temporary folder goes with the cluster's own.
+        temporary = Path(record.directory) / "tmp"
+        temporary.mkdir(parents=True, exist_ok=True)
+        ours["TMPDIR"] = str(temporary)
     return inherited | ours
 
 

@@ -78,11 +78,26 @@ def _leaves(model: BaseModel, above: SettingPath) -> Iterator[tuple[SettingPath,
 # -- the layers
 
 
+class _OnceOnlyLoader(yaml.SafeLoader):
+    """YAML in which a key that is given twice is an error: of two values one would be lost without a word."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        """The mapping of `node`. Raises a YAMLError that names the repeated key and its line."""
+        names = [key.value for key, _ in node.value]
+        for key, _ in node.value:
+            if names.count(key.value) > 1:
+                raise yaml.constructor.ConstructorError(
+                    None, None, f"{key.value} is given more than once", key.start_mark
+                )
+        made: dict[Any, Any] = super().construct_mapping(node, deep)
+        return made
+
+
 def _file_layer(config: Path | None) -> Layer:
     if config is None:
         return Layer({}, {})
     try:
-        values = yaml.safe_load(config.read_text())
+        values = yaml.load(config.read_text(), _OnceOnlyLoader)
     except OSError as error:
         raise SettingsError(
             f"--config: {config} cannot be read ({error.strerror}); give a YAML file"

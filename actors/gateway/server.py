@@ -48,6 +48,9 @@ class Listener:
     def __init__(self, app: ASGIApp, host: str, port: int):
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         self._socket = socket.create_server((host, port), family=family, backlog=2048)
+        # Accepted connections inherit it. asyncio would not set it for sockets that are handed to it, and every answer
+        # in two parts would wait 40 ms for the client's delayed acknowledgement.
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         shown = f"[{host}]" if family is socket.AF_INET6 else host
         self.url = f"http://{shown}:{self._socket.getsockname()[1]}"
         """Where clients come, without `/v1`."""

@@ -27,7 +27,7 @@ from stratakv.actors.router.actor import Router
 from stratakv.actors.shell import GroupName, Keep, WorkerName
 from stratakv.actors.supervisor.config import SupervisorConfig
 from stratakv.actors.supervisor.generations import survey
-from stratakv.actors.supervisor.status import ClusterStatus, GatewayStatus, ProcessId, Report
+from stratakv.actors.supervisor.status import ClusterStatus, GatewayStatus, ProcessId, ReplicaPhase, Report
 from stratakv.actors.supervisor.supervisor import Order, OrderKind
 from stratakv.actors.supervisor.supervisor import Supervisor as Decider
 from stratakv.actors.worker.actor import CONCURRENCY as WORKER_CONCURRENCY
@@ -87,7 +87,11 @@ class Supervisor:
 
     async def idle_check(self) -> list[str]:
         """What is wrong with the ranks of an idle cluster: leaked slots, forgotten holds. Empty when all is well."""
-        problems: list[str] = []
+        problems = [
+            f"replica {replica.replica} is {replica.phase} and was not checked"
+            for replica in self._decider.status()
+            if replica.phase is not ReplicaPhase.READY
+        ]
         for name in map(shell.parse_worker, await asyncio.to_thread(shell.living, self._config.namespace)):
             handle = await asyncio.to_thread(shell.find, self._config.namespace, str(name)) if name else None
             if handle is not None:

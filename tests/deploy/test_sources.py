@@ -76,6 +76,7 @@ def test_a_wrong_flag_is_named_with_the_remedy(given: dict[str, object], words: 
         ("tensor_parallel: 2", ["tensor_parallel", "one rank, not 2"]),
         ("- a list", ["must hold sections"]),
         ("cache: [", ["is not YAML"]),
+        ("cache: {page_size: 16, page_size: 32}", ["page_size is given more than once"]),
         ("cache: {host_memory: 0}", ["store.url is set and cache.host_memory is 0"]),
         ("router: {policy: best}", ["router.policy (from file", "no routing policy 'best'", "least_loaded"]),
     ],
