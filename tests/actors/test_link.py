@@ -4,169 +4,28 @@ import socket
 import subprocess
 import sys
 import threading
-import time
-from contextlib import aclosing, asynccontextmanager
+from contextlib import aclosing
 
 import numpy as np
 import pytest
-import zmq
-import zmq.asyncio
-
-from stratakv.actors.gateway.backend import ClusterBackend, LeastInFlight
-from stratakv.actors.gateway.link import Contact, HeadLink
-from stratakv.actors.worker.endpoint import Emission, HeadEndpoint, Load
-from stratakv.api.backend import BackendUnavailable
-from stratakv.cluster.curve import new_key_pair
-from stratakv.cluster.messages import Delta, Endpoint, FinishReason, Generate, KeyPair, ModelCard, Sampling
-from stratakv.cluster.settings import HeartbeatSettings, WireSettings
-
-DEADLINE = 60
-GATEWAY = new_key_pair()
-# Silence never tells in these: whatever is noticed is noticed by other means.
-PATIENT = HeartbeatSettings(interval=0.05, timeout=300)
-CARD = ModelCard(
-    name="toy",
-    path="toy",
-    vocab_size=1000,
-    max_total_tokens=2_000_000,
-    context_length=2_000_000,
-    page_size=64,
-    eos_token_ids=(0,),
-    identity="00",
+from link_fakes import (
+    CARD,
+    DEADLINE,
+    FOR_EVER,
+    GATEWAY,
+    Head,
+    generate,
+    linked,
+    run,
+    tokens_of,
+    until,
 )
 
-
-class ToyEngine:
-    """Emits 1, 2, 3 ... for each request until `max_tokens`, a token a step, in a thread of its own."""
-
-    def __init__(self):
-        self.pace = 0.001  # seconds between steps
-        self.condition = threading.Condition()
-        self.live = {}
-        self.aborted = []
-        self.paused = False
-        self.closing = False
-        self.thread = threading.Thread(target=self.run, daemon=True)
-
-    def submit(self, client, request, keys):
-        with self.condition:
-            self.live[client, request.id] = [0, request.sampling.max_tokens]
-            self.condition.notify_all()
-
-    def abort(self, client, id):
-        with self.condition:
-            if self.live.pop((client, id), None):
-                self.aborted.append(id)
-            self.condition.notify_all()
-
-    def run(self):
-        step = 0
-        while True:
-            with self.condition:
-                self.condition.wait_for(lambda: self.closing or (self.live and not self.paused))
-                if self.closing:
-                    return
-                step += 1
-                emissions = [self.emit(*key) for key in list(self.live)]
-            self.endpoint.deliver(step, emissions)
-            time.sleep(self.pace)
-
-    def emit(self, client, id):
-        state = self.live[client, id]
-        state[0] += 1
-        finish = FinishReason.LENGTH if state[0] == state[1] else None
-        if finish:
-            del self.live[client, id]
-        return Emission(client, Delta(id=id, tokens=(state[0],), finish=finish))
-
-    async def until(self, condition):
-        def wait():
-            with self.condition:
-                return self.condition.wait_for(condition, DEADLINE)
-
-        assert await asyncio.to_thread(wait)
-
-    def stop(self):
-        with self.condition:
-            self.closing = True
-            self.condition.notify_all()
-        self.thread.join(DEADLINE)
-
-
-class Head:
-    """A toy engine behind a real endpoint."""
-
-    def __init__(self, replica=0, generation=1, heartbeat=PATIENT, wire=None, allowed=GATEWAY.public):
-        self.engine = ToyEngine()
-        self.server = HeadEndpoint(
-            wire or WireSettings(),
-            heartbeat,
-            self.engine,
-            allowed=allowed,
-            generation=generation,
-            card=CARD,
-            load=lambda: Load(len(self.engine.live), 0),
-        )
-        self.engine.endpoint = self.server
-        self.endpoint = Endpoint(
-            replica=replica,
-            generation=generation,
-            address=self.server.address,
-            public_key=self.server.public_key,
-            card=CARD,
-        )
-        self.server.start()
-        self.engine.thread.start()
-
-    def close(self):
-        self.engine.stop()
-        self.server.close()
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        self.close()
-
-
-@asynccontextmanager
-async def linked(endpoint, keys=GATEWAY, wire=None, heartbeat=PATIENT):
-    context = zmq.asyncio.Context()
-    link = HeadLink(endpoint, keys, wire or WireSettings(), heartbeat, context)
-    link.start()
-    try:
-        yield link
-    finally:
-        await link.close()
-        context.destroy(linger=0)
-
-
-def run(main):
-    """Run `main` under a deadline, and see that it leaves no task behind."""
-
-    async def bounded():
-        async with asyncio.timeout(DEADLINE):
-            await main()
-        assert asyncio.all_tasks() == {asyncio.current_task()}
-
-    asyncio.run(bounded())
-
-
-def generate(id="a", tokens=range(10), max_tokens=8):
-    data = np.asarray(tokens, dtype="<u4").tobytes()
-    return Generate(id=id, tokens=data, sampling=Sampling(max_tokens=max_tokens))
-
-
-FOR_EVER = 1_000_000
-
-
-async def tokens_of(stream):
-    return [token async for delta in stream for token in delta.tokens]
-
-
-async def until(condition):
-    while not condition():
-        await asyncio.sleep(0.01)
+from stratakv.actors.gateway.link import Contact
+from stratakv.api.backend import BackendUnavailable
+from stratakv.cluster.curve import new_key_pair
+from stratakv.cluster.messages import Endpoint, FinishReason
+from stratakv.cluster.settings import HeartbeatSettings, WireSettings
 
 
 def test_tokens_stream_to_the_end():
@@ -529,116 +388,3 @@ def test_a_killed_head_ends_its_answers_in_mid_stream():
             process.stdout.close()
 
     run(main)
-
-
-# -- the backend over several heads
-
-
-@asynccontextmanager
-async def backend_of(*heads, replicas=2, heartbeat=PATIENT):
-    backend = ClusterBackend(GATEWAY, WireSettings(), heartbeat, replicas=replicas, router=LeastInFlight())
-    await backend.set_endpoints([head.endpoint for head in heads])
-    try:
-        yield backend
-    finally:
-        await backend.close()
-
-
-def test_without_a_replica_the_backend_is_unavailable():
-    async def main():
-        async with backend_of() as backend:
-            assert backend.card() is None
-            assert backend.status().replicas_ready == 0 and backend.status().replicas_total == 2
-            with pytest.raises(BackendUnavailable, match="no replica is ready yet") as error:
-                await anext(backend.generate(generate()))
-            assert error.value.retry_after >= 1
-
-    run(main)
-
-
-def test_requests_go_to_the_head_with_the_fewest():
-    async def main():
-        with Head(0) as one, Head(1) as other:
-            async with backend_of(one, other) as backend:
-                await until(lambda: backend.status().replicas_ready == 2)
-                assert backend.card() == CARD
-                streams = [backend.generate(generate(str(n), max_tokens=FOR_EVER)) for n in range(4)]
-                for stream in streams:
-                    await anext(stream)
-                assert len(one.engine.live) == len(other.engine.live) == 2
-                await until(lambda: backend.status().running == 4)
-                for stream in streams:
-                    await stream.aclose()
-                await one.engine.until(lambda: not one.engine.live)
-                await other.engine.until(lambda: not other.engine.live)
-
-    run(main)
-
-
-def test_a_first_request_waits_for_first_contact():
-    async def main():
-        with Head() as head:
-            async with backend_of(head) as backend:
-                assert backend.status().replicas_ready == 0
-                assert await tokens_of(backend.generate(generate())) == list(range(1, 9))
-
-    run(main)
-
-
-def test_a_next_generation_takes_over_and_an_older_one_does_not():
-    async def main():
-        with Head(generation=1) as old, Head(generation=2) as new:
-            async with backend_of(old) as backend:
-                stream = backend.generate(generate("old", max_tokens=FOR_EVER))
-                await anext(stream)
-                await backend.set_endpoints([new.endpoint])
-                with pytest.raises(BackendUnavailable):
-                    await tokens_of(stream)
-                await backend.set_endpoints([old.endpoint])
-                assert await tokens_of(backend.generate(generate("new"))) == list(range(1, 9))
-                await old.engine.until(lambda: old.engine.aborted == ["old"])
-
-    run(main)
-
-
-def test_the_same_endpoints_again_disturb_nothing():
-    async def main():
-        with Head() as head:
-            async with backend_of(head) as backend:
-                stream = backend.generate(generate(max_tokens=FOR_EVER))
-                await anext(stream)
-                await backend.set_endpoints([head.endpoint])
-                assert (await anext(stream)).tokens
-                await stream.aclose()
-
-    run(main)
-
-
-def test_a_head_that_died_is_passed_over_and_then_named():
-    async def main():
-        one, other = Head(0), Head(1)
-        async with backend_of(one, other) as backend:
-            await until(lambda: backend.status().replicas_ready == 2)
-            await asyncio.to_thread(one.close)
-            await until(lambda: backend.status().replicas_ready == 1)
-            for n in range(3):
-                assert await tokens_of(backend.generate(generate(str(n)))) == list(range(1, 9))
-            await asyncio.to_thread(other.close)
-            await until(lambda: backend.status().replicas_ready == 0)
-            with pytest.raises(BackendUnavailable, match=r"replica 0: its connection dropped; replica 1"):
-                await anext(backend.generate(generate()))
-            assert backend.card() == CARD
-
-    run(main)
-
-
-def test_key_pairs_are_fresh():
-    one, other = new_key_pair(), new_key_pair()
-    assert isinstance(one, KeyPair) and len(one.public) == len(one.secret) == 40
-    assert len({one.public, one.secret, other.public, other.secret}) == 4
-
-
-def test_a_libzmq_without_curve_is_named(monkeypatch):
-    monkeypatch.setattr(zmq, "has", lambda capability: False)
-    with pytest.raises(RuntimeError, match="without CURVE"):
-        new_key_pair()

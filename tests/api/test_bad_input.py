@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 import pytest
-from api_fakes import check, client, get, make_app, post, says, tiny_core, tiny_text
+from api_fakes import check, client, get, make_app, post, says, tiny_core
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -244,22 +244,6 @@ async def test_a_conversation_beyond_the_context_states_both_numbers():
     long = [{"role": "user", "content": "z7" * 600}]
     response = await post(make_app(says("x")), "/v1/chat/completions", CHAT | {"messages": long})
     check(response, 400, "messages", "400", "shorten", code="context_length_exceeded")
-
-
-@pytest.mark.parametrize(
-    ("path", "base", "text"),
-    [
-        ("/v1/completions", TEXT, {"prompt": "word " * 20_000}),
-        ("/v1/chat/completions", CHAT, {"messages": [{"role": "user", "content": "word " * 20_000}]}),
-    ],
-)
-async def test_what_can_never_fit_is_refused_before_it_is_tokenised(path, base, text, monkeypatch):
-    def never(self: Text, text: str) -> None:
-        raise AssertionError("it was tokenised")
-
-    monkeypatch.setattr(Text, "encode", never)
-    response = await post(make_app(says("x"), tiny_text()), path, base | text)
-    check(response, 400, next(iter(text)), "characters", "400", "shorten", code="context_length_exceeded")
 
 
 async def test_prompt_and_answer_beyond_the_context():
