@@ -185,7 +185,8 @@ class Engine:
             if plan.rows or plan.orders:
                 empty_wait = _EMPTY_STEP_WAIT
             else:
-                empty_wait = min(2 * self._nap(empty_wait), _EMPTY_STEP_WAIT_MAX)
+                self._nap(empty_wait)
+                empty_wait = min(2 * empty_wait, _EMPTY_STEP_WAIT_MAX)
             if self._stopping:
                 break
             self._take_inbox()
@@ -197,12 +198,11 @@ class Engine:
         """Tell routers what has changed in where pages are."""
         self._outlet.deliver_events(self._head.hierarchy.tree.log.drain())
 
-    def _nap(self, seconds: float) -> float:
-        """Wait between two empty plans, less long if something comes in. Returns `seconds`."""
+    def _nap(self, seconds: float) -> None:
+        """Wait between two empty plans, less long if something comes in."""
         with self._wake:
             if not self._inbox and not self._stopping:
                 self._wake.wait(seconds)
-        return seconds
 
     def _sleep(self) -> None:
         """Nothing to do: answer checks, then wait until something comes in."""
