@@ -62,3 +62,17 @@ class CacheSettings(SettingsModel):
     host_directory: Path = Field(Path("/dev/shm"), description="tmpfs that holds the host slabs")
     write_policy: str = Field("write_through", description="when a device page is copied to host")
     eviction_policy: str = Field("lru", description="which page leaves first")
+    sliding_share: float = Field(
+        0.3, gt=0, lt=1, description="share of both memories for sliding windows, in models that have them"
+    )
+    recurrent_share: float = Field(
+        0.3, gt=0, lt=1, description="share of both memories for recurrent states, in models that have them"
+    )
+    checkpoint_interval: int = Field(
+        2048,
+        ge=0,
+        description="tokens between checkpoints of a long prompt, a multiple of cache.page_size; 0 for none",
+    )
+    unified: bool = Field(
+        False, description="pages and recurrent states share one device buffer instead of fixed shares"
+    )

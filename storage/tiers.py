@@ -18,8 +18,14 @@ class Component(StrEnum):
     """A kind of cached state. Each has its own slots, blocks and rule for when a page is usable."""
 
     FULL = "full"
+    """KV of layers that see every token before them: all pages of a prefix are needed."""
     SLIDING = "sliding"
+    """KV of layers that see a window: the last pages of a prefix are needed."""
     RECURRENT = "recurrent"
+    """State that is overwritten with every token: a checkpoint, valid at exactly one page boundary."""
+    INDEXER = "indexer"
+    """A further row per token, of a shape of its own, that full attention needs as well: keys of a sparse-attention
+    indexer, KV of a draft model. It goes where the full page goes."""
 
 
 class Miss(StrEnum):
@@ -32,6 +38,10 @@ class Miss(StrEnum):
     """Tokens after the last full page boundary, or the one token that must be computed for logits."""
     EVICTED = "evicted"
     """The page was held here and left for want of room; remembered in a bounded list of recent departures."""
+    CHECKPOINT_MISSING = "checkpoint missing"
+    """KV of the page is held, but no recurrent checkpoint at a boundary so deep."""
+    WINDOW_MISSING = "window missing"
+    """KV of the page is held, but not all of the sliding window before a boundary so deep."""
     NO_HOST_ROOM = "no host room"
     """The page was dropped from the device uncopied because the host pool could not take it."""
     NO_STORE_ROOM = "no room to prefetch"

@@ -10,12 +10,14 @@ class PageUse(NamedTuple):
     """What a policy may judge a page by.
 
     `last_use` is the tree's tick of its latest use, larger is later; `hits` counts the distinct requests that
-    committed or reused it; `depth` is its distance from the root in pages.
+    committed or reused it; `depth` is its distance from the root in pages; `priority` is the highest that a request
+    which used it had, 0 unless clients say otherwise.
     """
 
     last_use: int
     hits: int
     depth: int
+    priority: int = 0
 
 
 class EvictionPolicy(Protocol):

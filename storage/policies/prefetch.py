@@ -8,11 +8,20 @@ from stratakv.storage.registry import Registry
 
 
 class PrefetchState(NamedTuple):
-    """A prefetch as its request sees it: `landed` of `pages` are here on all ranks; `waited` seconds so far."""
+    """A prefetch as its request sees it: `landed` of `pages`, which are `tokens` tokens, are here on all ranks.
+
+    `waited` are the seconds since the request was first held up by it. `to_land` are the seconds that the rest is
+    expected to take until it is on the device, by the rate at which it has landed so far or, before the first page,
+    the store's running average; `to_compute` those that the model would need for the same tokens at their depth. Both
+    are None while nothing has been measured.
+    """
 
     pages: int
     landed: int
     waited: float
+    tokens: int = 0
+    to_land: float | None = None
+    to_compute: float | None = None
 
 
 class Verdict(StrEnum):

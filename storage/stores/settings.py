@@ -34,6 +34,12 @@ class StoreSettings(SettingsModel):
     deadline: float = Field(
         30.0, gt=0, description="seconds a request waits for the store at most, whatever the policy"
     )
+    head_groups: int | None = Field(
+        None,
+        ge=1,
+        description="equal shares of the KV heads that are stored as objects of their own; by default one per rank. "
+        "Set it to the largest tensor_parallel in use, and replicas of different sizes share pages",
+    )
     readers: int = Field(4, ge=1, le=64, description="threads of a rank that read from the store")
 
     @field_validator("url", mode="before")
