@@ -24,7 +24,7 @@ class Columns:
     device_children, held_children: children in that set. guard: holds on the page plus children that are guarded.
     keep: holds that only keep the page held. unsaved: 1 if the page itself is on the device without a host copy,
     plus device children that are unsaved. last_use: tick. hits: distinct requests. stored: 1 when the store is known to
-    have it.
+    have it. priority: the highest of any request that used it.
     slots[component][tier]: slot number or NONE.
     """
 
@@ -43,6 +43,7 @@ class Columns:
         self.last_use = array("q")
         self.hits = array("i")
         self.stored = array("b")
+        self.priority = array("b")
         self.slots: dict[Component, Slots] = {
             component: {tier: array("i") for tier in (Tier.DEVICE, Tier.HOST)} for component in components
         }
@@ -54,6 +55,7 @@ class Columns:
             self.unsaved,
             self.hits,
             self.stored,
+            self.priority,
         )
         slot_columns = [column for tiers in self.slots.values() for column in tiers.values()]
         self._unlinked = (self.first_child, self.next_sibling, self.previous_sibling, *slot_columns)

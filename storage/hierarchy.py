@@ -9,17 +9,23 @@ target of a copy). Sources of a copy are held until it has ended, so no slot is 
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from stratakv.storage.columns import ROOT
 from stratakv.storage.copies import Copies
+from stratakv.storage.holds import Hold, HoldKind
 from stratakv.storage.moves import Executor
+from stratakv.storage.pages import Pages
 from stratakv.storage.policies.write import WritePolicy
 from stratakv.storage.pools import Owner, SlotPool
 from stratakv.storage.prefetch import Prefetches
+from stratakv.storage.residence import Holdings
 from stratakv.storage.room import Room
+from stratakv.storage.side_setup import SidePools, set_up
+from stratakv.storage.sides import Place, SideLease
 from stratakv.storage.tiers import Miss, PageKey, Tier
-from stratakv.storage.tree import Hold, HoldKind, Tree
+from stratakv.storage.tree import Tree
+from stratakv.storage.vote import Boundary, find_boundary
 from stratakv.storage.writes import StoreWrites
 
 
@@ -30,7 +36,7 @@ class Lease:
     `slots` are the device slots of its pages in order. The first `committed` pages are in the tree, ending at
     `tip`, and held; the rest is private to the request. `full` are keys of computed pages that wait to enter the
     tree, because the load of the page before them is not agreed yet. `counted` pages have had this request counted
-    as a hit.
+    as a hit. `marks` are the numbers of pages after which the history may be taken up again, and sides are kept.
     """
 
     namespace: bytes
@@ -39,6 +45,9 @@ class Lease:
     tip: int
     hold: Hold
     counted: int
+    side: SideLease
+    marks: frozenset[int] = frozenset()
+    priority: int = 0
     full: list[PageKey] = field(default_factory=list)
     closing: bool = False
 
@@ -54,11 +63,23 @@ class Admission:
     misses: tuple[Miss, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What a request asks of the hierarchy beside its keys: a `namespace`, `spare` device slots to be left over, the
+    pages it `counted` as hits at an earlier admission, and its `priority`."""
+
+    namespace: bytes = b""
+    spare: int = 0
+    counted: int = 0
+    priority: int = 0
+
+
 class Hierarchy:
     """Device and host tiers of one replica, as its head sees them, and the traffic between host and store.
 
     A host pool of capacity 0 turns the host tier off: then device pages leave for good. `store_backlog` is the most
-    pages that may wait in host memory for their write to the store; 0 means that there is no store.
+    blocks that may wait in host memory for their write to the store; 0 means that there is no store. `sides` are the
+    pools of sliding and recurrent state, for models that have any.
     """
 
     def __init__(
@@ -69,13 +90,18 @@ class Hierarchy:
         write: WritePolicy,
         executor: Executor,
         store_backlog: int = 0,
+        sides: SidePools | None = None,
     ):
         self.tree = tree
         self.room = Room(tree, device, host)
         self.writes = StoreWrites(tree, executor, store_backlog)
-        self.prefetches = Prefetches(tree, self.room, executor)
-        self.copies = Copies(tree, self.room, executor, self.writes.saved)
+        self.copies = Copies(executor)
+        self.pages = Pages(tree, self.room, self.copies, self.writes.saved)
+        self.sides = set_up(sides, tree, self.room, self.copies, self.writes)
+        side_of = {side.component: side for side in self.sides.all}
+        self.prefetches = Prefetches(tree, self.room, executor, side_of)
         self.leases: set[Lease] = set()
+        self._interval = sides.checkpoint_pages if sides is not None else 0
         self._write = write
         self._executor = executor
         self._held_up: list[Lease] = []
@@ -85,33 +111,48 @@ class Hierarchy:
         """Operations whose end is not agreed yet."""
         return len(self.copies.operations) + len(self.prefetches.active) + self.writes.in_flight
 
-    def admit(
-        self, keys: Sequence[PageKey], pages: int, namespace: bytes, spare: int = 0, counted: int = 0
-    ) -> Admission | None:
+    def holdings(self) -> Holdings:
+        """All pages and sides that are here, for whoever keeps a copy of the index. O(pages)."""
+        key = self.tree.columns.key
+        sides = {
+            side.component: [key[page] for page in side.device.slots.keys() | side.host.slots.keys()]
+            for side in self.sides.all
+        }
+        return replace(self.tree.holdings(), side=sides)
+
+    def find(self, keys: Sequence[PageKey]) -> Boundary:
+        """How far the history `keys` can be continued from what is held here. Changes nothing."""
+        return find_boundary(self.tree, self.sides.all, keys)
+
+    def admit(self, keys: Sequence[PageKey], pages: int, asked: Asked) -> Admission | None:
         """Give a request of `pages` pages its place: what is held of `keys` plus fresh slots for the rest, or
         nothing.
 
         `keys` are the pages that may be reused (never all tokens of a prompt: one must be computed). All slots are
-        reserved at once, with `spare` more left over, or None is returned and nothing has changed. `counted` pages
-        had their hit counted at an earlier admission of the same request. Orders the load of pages that only the
-        host has.
+        reserved at once, with those to spare left over, or None is returned and nothing has changed. Orders the load
+        of pages that only the host has.
         """
-        match = self.tree.match(keys)
-        path = self.tree.path(match.page)
-        hold = self.tree.hold(match.page, HoldKind.DEVICE)
-        to_load = [page for page in path[match.device :] if not self.copies.arriving(page)]
-        fresh = pages - match.held
-        if self.room.on_device < len(to_load) + fresh + spare:
+        found = self.find(keys)
+        path, tip = found.path, found.path[-1] if found.path else ROOT
+        hold = self.tree.hold(tip, HoldKind.DEVICE)
+        to_load = [page for page in path[found.device :] if not self.pages.arriving(page)]
+        fresh = pages - len(path)
+        if self.room.on_device < len(to_load) + fresh + asked.spare or not self.sides.fits(path):
             hold.release()
             return None
-        self.copies.load(to_load)
-        slots = [self.copies.device_slot(page) for page in path]
+        self._stamp(path)
+        side = self.sides.open(path)
+        self.pages.load(to_load)
+        slots = [self.pages.device_slot(page) for page in path]
         slots += self.room.take_device(fresh, Owner.REQUEST)
-        lease = Lease(namespace, slots, match.held, match.page, hold, max(counted, match.held))
+        marks = self._marks(len(keys), found)
+        counted = max(asked.counted, len(path))
+        lease = Lease(
+            asked.namespace, slots, len(path), tip, hold, counted, side, marks, asked.priority
+        )  # fmt: skip
         self.leases.add(lease)
-        self._reuse(path, counted)
-        misses = tuple(self.room.departures.reason(key) for key in keys[match.held :])
-        return Admission(lease, match.device, match.held - match.device, misses)
+        self._count(path, asked)
+        return Admission(lease, found.device, len(path) - found.device, self._misses(keys, found))
 
     def grow(self, lease: Lease) -> bool:
         """Give `lease` one more private slot. False, and nothing changed, when there is no room."""
@@ -120,12 +161,27 @@ class Hierarchy:
         lease.slots += self.room.take_device(1, Owner.REQUEST)
         return True
 
-    def commit(self, lease: Lease, keys: Sequence[PageKey]) -> None:
+    def prepare(self, lease: Lease, start: int, end: int) -> Place | None:
+        """Where a step of `lease` that computes in pages `start` to `end - 1` finds its sides. None when it must sit
+        this step out, until copies in flight have ended."""
+        return self.sides.prepare(lease.side, start, end, settled=not lease.full)
+
+    def next_stop(self, lease: Lease, page: int) -> int | None:
+        """The number of pages after which a step from within page number `page` should end, so that a checkpoint can
+        be taken there; None when nothing asks for it."""
+        if self.sides.checkpoints is None:
+            return None
+        return min((mark for mark in lease.marks if mark > page), default=None)
+
+    def commit(self, lease: Lease, keys: Sequence[PageKey], at_boundary: bool = False) -> None:
         """The next `len(keys)` pages of `lease` are full and computed: they enter the tree and are backed up as the
         write policy says. Where another request was quicker, the lease takes over that page's slot and frees its
-        own."""
+        own. `at_boundary` says that the last token computed is the last of these pages."""
         waits = bool(lease.full)
         lease.full += keys
+        if keys and at_boundary:
+            count = lease.committed + len(lease.full)
+            self.sides.passed(lease.side, count, count in lease.marks)
         if not waits:
             self._enter(lease)
 
@@ -138,10 +194,11 @@ class Hierarchy:
             lease.closing = True
             return
         self.leases.remove(lease)
-        self.room.device.give(lease.slots[lease.committed :], Owner.REQUEST)
-        lease.hold.release()
         if lease.tip != ROOT:
             self.tree.touch(lease.tip)
+        self._save_sides(self.sides.close(lease.side, lease.committed, lease.tip))
+        self.room.device.give(lease.slots[lease.committed :], Owner.REQUEST)
+        lease.hold.release()
 
     def absorb(self) -> None:
         """Take in what every rank has finished: copies and the pages that waited for them, reads and writes."""
@@ -157,8 +214,10 @@ class Hierarchy:
 
     def run_ahead(self, target: int) -> None:
         """Copy cold unsaved pages to host until `target` device slots are free, or can be once the copies have
-        ended."""
-        while (short := target - self.room.on_device - self.copies.saving) > 0:
+        ended. With a page go its sides."""
+        if self.room.host.capacity:
+            self.sides.run_ahead()
+        while (short := target - self.room.on_device - self.pages.saving) > 0:
             leaf = self.tree.unsaved_leaves.coldest()
             if leaf is None:
                 if self.room.expose():
@@ -166,18 +225,35 @@ class Hierarchy:
                 return
             chain = self.tree.unsaved_chain(leaf, short)
             self.room.thin_copies(len(chain))
-            if not self.copies.back_up_from_leaf(chain):
+            self.sides.back_up(chain[::-1])
+            if not self.pages.back_up_from_leaf(chain):
                 return
+
+    def _marks(self, reusable: int, found: Boundary) -> frozenset[int]:
+        """Where the history of a request may be taken up again: at the end of its prompt, where it leaves what is held,
+        and every so often."""
+        if not self.sides.all:
+            return frozenset()
+        every = range(self._interval, reusable, self._interval) if self._interval else ()
+        return frozenset(count for count in (*every, found.full, reusable) if count > found.held)
+
+    def _misses(self, keys: Sequence[PageKey], found: Boundary) -> tuple[Miss, ...]:
+        """Why each page after the boundary is not served."""
+        unusable = [found.reason or Miss.NEVER_SEEN] * (found.full - found.held)
+        return (*unusable, *(self.room.departures.reason(key) for key in keys[found.full :]))
 
     def _enter(self, lease: Lease) -> None:
         """Move the full pages of `lease` into the tree, up to the first whose parent is still on its way to the
         device."""
         to_save, entered = [], 0
-        while entered < len(lease.full) and not self.copies.arriving(lease.tip):
+        sides: list[int] = []
+        while entered < len(lease.full) and not self.pages.arriving(lease.tip):
             lease.tip = self._enter_page(lease, lease.full[entered])
             entered += 1
             if self._write.wants_backup(self.tree.columns.hits[lease.tip]):
                 to_save.append(lease.tip)
+            marked = lease.committed in lease.marks
+            sides += self.sides.entered(lease.side, lease.committed, lease.tip, marked)
         del lease.full[:entered]
         if lease.full:
             self._held_up.append(lease)
@@ -186,7 +262,13 @@ class Hierarchy:
             lease.hold.release()
             lease.hold = hold
             self.tree.touch(lease.tip)
-            self.copies.back_up(to_save)
+            self.sides.back_up([page for page in dict.fromkeys(sides) if page in set(to_save)])
+            self.pages.back_up(to_save)
+            self._save_sides(sides)
+
+    def _save_sides(self, fresh: Sequence[int]) -> None:
+        """Save what is new on pages that have a host copy themselves; on the others it goes when they go."""
+        self.sides.back_up([page for page in dict.fromkeys(fresh) if self.pages.saved(page)])
 
     def _enter_page(self, lease: Lease, key: PageKey) -> int:
         index = lease.committed
@@ -195,6 +277,7 @@ class Hierarchy:
         page = self.tree.find(key)
         if page is None:
             page = self.tree.insert(lease.tip, key, Tier.DEVICE, own, lease.namespace)
+            self.tree.columns.priority[page] = lease.priority
             self.room.device.move([own], Owner.REQUEST, Owner.TREE)
         else:
             if index >= lease.counted:
@@ -206,16 +289,21 @@ class Hierarchy:
     def _join(self, lease: Lease, index: int, page: int) -> None:
         """The page is in the tree already: use its device slot, or give it ours if only the host has it."""
         own = lease.slots[index]
-        if self.copies.arriving(page) or self.tree.slot(page, Tier.DEVICE) is not None:
-            lease.slots[index] = self.copies.device_slot(page)
+        if self.pages.arriving(page) or self.tree.slot(page, Tier.DEVICE) is not None:
+            lease.slots[index] = self.pages.device_slot(page)
             self.room.device.give([own], Owner.REQUEST)
         else:
             self.tree.place(page, Tier.DEVICE, own)
             self.room.device.move([own], Owner.REQUEST, Owner.TREE)
 
-    def _reuse(self, path: list[int], counted: int) -> None:
+    def _stamp(self, path: list[int]) -> None:
         if path:
             self.tree.touch(path[-1])
-        self.copies.back_up(
-            [page for page in path[counted:] if self._write.wants_backup(self.tree.hit(page))]
-        )
+
+    def _count(self, path: list[int], asked: Asked) -> None:
+        """One more request uses these pages. Those that this makes worth saving are saved."""
+        if path and asked.priority:
+            self.tree.favour(path[-1], asked.priority)
+        wanted = [page for page in path[asked.counted :] if self._write.wants_backup(self.tree.hit(page))]
+        self.sides.back_up(wanted)
+        self.pages.back_up(wanted)

@@ -4,8 +4,10 @@ idle."""
 from stratakv.storage.hierarchy import Hierarchy
 from stratakv.storage.moves import Direction
 from stratakv.storage.pools import Owner, SlotError
+from stratakv.storage.sides_check import side_problems
 from stratakv.storage.tiers import Component, Tier
 from stratakv.storage.tree_check import tree_problems
+from stratakv.storage.unified import PlacesInPages
 
 
 def hierarchy_problems(hierarchy: Hierarchy) -> list[str]:
@@ -13,7 +15,7 @@ def hierarchy_problems(hierarchy: Hierarchy) -> list[str]:
 
     Checks the tree, and that for both pools free + tree + requests + in flight = capacity, owner by owner.
     """
-    problems = tree_problems(hierarchy.tree)
+    problems = tree_problems(hierarchy.tree) + side_problems(hierarchy)
     for tier, pool in ((Tier.DEVICE, hierarchy.room.device), (Tier.HOST, hierarchy.room.host)):
         try:
             pool.check()
@@ -46,12 +48,18 @@ def idle_problems(hierarchy: Hierarchy) -> list[str]:
 def _expected_owners(hierarchy: Hierarchy, tier: Tier) -> dict[Owner, int]:
     columns = hierarchy.tree.columns
     direction = Direction.LOAD if tier is Tier.DEVICE else Direction.BACKUP
-    private = sum(len(lease.slots) - lease.committed for lease in hierarchy.leases)
-    flying = [len(o.targets) for o in hierarchy.copies.operations.values() if o.direction is direction]
+    flying = sum(
+        len(operation.targets)
+        for operation in hierarchy.copies.operations.values()
+        if operation.component is Component.FULL and operation.direction is direction
+    )
+    resident = sum(slot >= 0 for slot in columns.slots[Component.FULL][tier])
     if tier is Tier.HOST:
-        flying += [len(prefetch.targets) for prefetch in hierarchy.prefetches.active]
-    return {
-        Owner.TREE: sum(slot >= 0 for slot in columns.slots[Component.FULL][tier]),
-        Owner.REQUEST: private if tier is Tier.DEVICE else 0,
-        Owner.FLIGHT: sum(flying),
-    }
+        flying += sum(len(prefetch.targets) for prefetch in hierarchy.prefetches.active)
+        return {Owner.TREE: resident, Owner.REQUEST: 0, Owner.FLIGHT: flying}
+    private = sum(len(lease.slots) - lease.committed for lease in hierarchy.leases)
+    checkpoints = hierarchy.sides.checkpoints
+    if checkpoints is not None and isinstance(book := checkpoints.side.device.book, PlacesInPages):
+        resident += book.pages_each * book.count(Owner.TREE)
+        private += book.pages_each * book.count(Owner.REQUEST)
+    return {Owner.TREE: resident, Owner.REQUEST: private, Owner.FLIGHT: flying}

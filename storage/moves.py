@@ -17,7 +17,7 @@ PREFETCH_SLOTS = 64
 WRITE_SLOTS = 32
 """Batches of store writes that may run at once."""
 WRITE_BATCH = 128
-"""Pages in one batch of store writes at most."""
+"""Blocks in one batch of store writes at most."""
 
 
 class Direction(StrEnum):
@@ -47,7 +47,11 @@ class PageStamp(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Copy(msgspec.Struct, frozen=True, array_like=True, tag="copy"):
-    """Copy number `number`: page i goes between `device_slots[i]` and `host_slots[i]`. `stamps` come with a backup."""
+    """Copy number `number`: block i goes between device and `host_slots[i]`. `stamps` come with a backup.
+
+    `device_slots` are as many slots of the component's pool, with one exception: a checkpoint is backed up from
+    `len(device_slots) / len(host_slots)` places each, and loaded straight into a working slot of the recurrent pool.
+    """
 
     number: int
     direction: Direction
@@ -57,22 +61,42 @@ class Copy(msgspec.Struct, frozen=True, array_like=True, tag="copy"):
     stamps: tuple[PageStamp, ...] = ()
 
 
-class Read(msgspec.Struct, frozen=True, array_like=True, tag="read"):
-    """Occupy prefetch slot `slot` and read page i from the store into `host_slots[i]`, in order, as far as it goes."""
+class Snapshot(msgspec.Struct, frozen=True, array_like=True, tag="snapshot"):
+    """Save the state in working slot `state` as a checkpoint in `places`. Done in order with the copies, on the
+    device alone."""
 
-    slot: int
+    state: int
+    places: tuple[int, ...]
+
+
+class Restore(msgspec.Struct, frozen=True, array_like=True, tag="restore"):
+    """Put the checkpoint in `places` into working slot `state`; the checkpoint itself is never written. In order with
+    the copies."""
+
+    places: tuple[int, ...]
+    state: int
+
+
+class Part(msgspec.Struct, frozen=True, array_like=True):
+    """Blocks of one component: block i lies in host slot `host_slots[i]` and is that of `stamps[i]`."""
+
     component: Component
     host_slots: tuple[int, ...]
     stamps: tuple[PageStamp, ...]
+
+
+class Read(msgspec.Struct, frozen=True, array_like=True, tag="read"):
+    """Occupy prefetch slot `slot` and read `parts` from the store, block after block, as far as it goes."""
+
+    slot: int
+    parts: tuple[Part, ...]
 
 
 class Write(msgspec.Struct, frozen=True, array_like=True, tag="write"):
-    """Occupy write slot `slot` and put the block in `host_slots[i]` into the store under its stamp, in order."""
+    """Occupy write slot `slot` and put the blocks of `parts` into the store under their stamps, one after another."""
 
     slot: int
-    component: Component
-    host_slots: tuple[int, ...]
-    stamps: tuple[PageStamp, ...]
+    parts: tuple[Part, ...]
 
 
 class Cut(msgspec.Struct, frozen=True, array_like=True, tag="cut"):
@@ -88,15 +112,15 @@ class Release(msgspec.Struct, frozen=True, array_like=True, tag="release"):
     slot: int
 
 
-Order = Union[Copy, Read, Write, Cut, Release]  # noqa: UP007 - msgspec decodes a typing.Union
+Order = Union[Copy, Snapshot, Restore, Read, Write, Cut, Release]  # noqa: UP007 - msgspec decodes a typing.Union
 
 
 @dataclass(frozen=True, slots=True)
 class SlotProgress:
     """What is agreed of one slot.
 
-    `done` pages are landed or written on every rank; `ended` says that some rank will add no more; `drained`
-    that nothing of it is queued or running on any rank, which makes `done` final.
+    `done` blocks, in the order of the parts, are landed or written on every rank; `ended` says that some rank will add
+    no more; `drained` that nothing of it is queued or running on any rank, which makes `done` final.
     """
 
     done: int

@@ -99,6 +99,10 @@ class SlotPool:
         given.reverse()
         self._free += given
 
+    def places(self, slot: int) -> tuple[int, ...]:
+        """What `slot` takes up in the buffer: itself."""
+        return (slot,)
+
     def check(self) -> None:
         """Recount. SlotError if counters, free list and the owners of the slots disagree. O(capacity)."""
         for owner in Owner:

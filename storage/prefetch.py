@@ -1,41 +1,83 @@
-"""Prefetches: pages that only the store has come into host memory while their request waits.
+"""Prefetches: what only the store has comes into host memory while its request waits.
 
 A prefetch owns its host slots and holds its anchor, the deepest held page before it. Pages in flight are in no
 tree yet, and are joined, never read twice. It is final when every rank has drained it: then the pages that landed
 on all ranks enter the tree, and everything else is given back.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
-from stratakv.storage.moves import PREFETCH_SLOTS, Area, Cut, Executor, PageStamp, Progress, Read, Release
+from stratakv.storage.holds import Hold, HoldKind
+from stratakv.storage.moves import (
+    PREFETCH_SLOTS,
+    Area,
+    Cut,
+    Executor,
+    PageStamp,
+    Part,
+    Progress,
+    Read,
+    Release,
+)
 from stratakv.storage.pools import Owner
 from stratakv.storage.room import Room
+from stratakv.storage.side import Side
 from stratakv.storage.tiers import Component, PageKey, Tier
-from stratakv.storage.tree import Hold, HoldKind, Tree
+from stratakv.storage.tree import Tree
+
+
+class Stretch(NamedTuple):
+    """What to bring of a history whose page keys are `chain`: full pages number `first` to `end - 1`, counted from 0,
+    and of each side component the pages with the numbers in `sides`."""
+
+    chain: Sequence[PageKey]
+    first: int
+    end: int
+    namespace: bytes
+    sides: Mapping[Component, Sequence[int]] = {}
 
 
 @dataclass(eq=False, slots=True)
 class Prefetch:
-    """A stretch of pages on its way from the store: page i of `keys` is read into host slot `targets[i]`.
+    """A stretch on its way from the store: page i of `keys` is read into host slot `targets[i]`, after the sides.
 
-    `slot` is None while it queues. `landed` pages are here for good once it is `final`.
+    `side_keys` and `side_targets` are the same for each side component. `slot` is None while it queues. `landed` pages
+    are here for good once it is `final`; `complete` says that sides and pages all came.
     """
 
     keys: list[PageKey]
-    namespace: bytes
+    stretch: Stretch
     targets: list[int]
+    side_targets: dict[Component, list[int]]
     anchor: Hold
     slot: int | None = None
-    landed: int = 0
+    done: int = 0
     cut: bool = False
     final: bool = False
+    side_keys: dict[Component, list[PageKey]] = field(default_factory=dict)
+
+    @property
+    def side_blocks(self) -> int:
+        """Blocks of sides, which are read first: without them the pages are of no use."""
+        return sum(len(targets) for targets in self.side_targets.values())
+
+    @property
+    def landed(self) -> int:
+        """Full pages that are here on all ranks."""
+        return max(0, self.done - self.side_blocks)
+
+    @property
+    def complete(self) -> bool:
+        """Whether all that was asked for is here."""
+        return self.done == self.side_blocks + len(self.targets)
 
 
 class Prefetches:
     """Reads from the store in flight. At most half of the host pool is theirs, so that loads always find room."""
 
-    def __init__(self, tree: Tree, room: Room, executor: Executor):
+    def __init__(self, tree: Tree, room: Room, executor: Executor, sides: Mapping[Component, Side]):
         self.pages_landed = 0
         self.pages_lost = 0
         """Pages that were asked for and did not come: cut, missing after all, corrupt or failed."""
@@ -43,31 +85,49 @@ class Prefetches:
         self._tree = tree
         self._room = room
         self._executor = executor
+        self._sides = sides
         self._free_slots = list(range(PREFETCH_SLOTS - 1, -1, -1))
-        self._bringing: dict[PageKey, Prefetch] = {}
+        self._bringing: dict[tuple[Component, PageKey], Prefetch] = {}
 
-    def bringing(self, key: PageKey) -> Prefetch | None:
+    @property
+    def room(self) -> int:
+        """Full pages that a prefetch may still take of host memory."""
+        return self._room.host.capacity // 2 - sum(len(prefetch.targets) for prefetch in self.active)
+
+    def bringing(self, key: PageKey, component: Component = Component.FULL) -> Prefetch | None:
         """The prefetch that has `key` in flight, to be waited for instead of reading it again."""
-        return self._bringing.get(key)
+        return self._bringing.get((component, key))
 
-    def start(self, anchor: int, keys: Sequence[PageKey], namespace: bytes, minimum: int) -> Prefetch | None:
-        """Begin to read `keys`, the pages right below the held page `anchor`, or as many as there is host room for.
+    def start(self, anchor: int, stretch: Stretch, minimum: int) -> Prefetch | None:
+        """Begin to read `stretch`, whose pages begin right below the held page `anchor`; without sides, as much of it
+        as there is host room for.
 
-        Stops before a page that is in flight already. None, and nothing changed, when fewer than `minimum` pages fit.
+        Stops before a page that is in flight already. None, and nothing changed, when fewer than `minimum` pages fit,
+        or, with sides, not all of it, or a side is in flight already.
         """
-        wanted = next((i for i, key in enumerate(keys) if key in self._bringing), len(keys))
-        in_flight = sum(len(prefetch.targets) for prefetch in self.active)
-        wanted = min(wanted, self._room.host.capacity // 2 - in_flight)
-        if wanted < minimum:
+        keys = stretch.chain[stretch.first : stretch.end]
+        in_flight = (i for i, key in enumerate(keys) if (Component.FULL, key) in self._bringing)
+        wanted = min(next(in_flight, len(keys)), self.room)
+        least = len(keys) if stretch.sides else minimum
+        busy = any(
+            (c, stretch.chain[n]) in self._bringing for c, numbers in stretch.sides.items() for n in numbers
+        )
+        if wanted < least or busy:
             return None
         hold = self._tree.hold(anchor, HoldKind.HELD)
+        side_targets = {
+            component: self._sides[component].take(Tier.HOST, len(numbers), Owner.FLIGHT)
+            for component, numbers in stretch.sides.items()
+        }
         targets = self._room.take_host(wanted)
-        if len(targets) < minimum:
-            self._room.host.give(targets, Owner.FLIGHT)
+        prefetch = Prefetch(list(keys[: len(targets)]), stretch, targets, side_targets, hold)
+        short = any(len(side_targets[c]) < len(numbers) for c, numbers in stretch.sides.items())
+        if len(targets) < least or short:
+            self._give_back(prefetch, 0)
             hold.release()
             return None
-        prefetch = Prefetch(list(keys[: len(targets)]), namespace, targets, hold)
-        self._bringing.update((key, prefetch) for key in prefetch.keys)
+        prefetch.side_keys = {c: [stretch.chain[n] for n in numbers] for c, numbers in stretch.sides.items()}
+        self._bringing.update((name, prefetch) for name in _names(prefetch))
         self.active.append(prefetch)
         self._order(prefetch)
         return prefetch
@@ -88,7 +148,7 @@ class Prefetches:
             if prefetch.slot is None:
                 continue
             state = progress.slot(Area.PREFETCH, prefetch.slot)
-            prefetch.landed = state.done
+            prefetch.done = state.done
             if state.drained:
                 self._executor.submit(Release(Area.PREFETCH, prefetch.slot))
                 self._free_slots.append(prefetch.slot)
@@ -101,26 +161,40 @@ class Prefetches:
         if not self._free_slots:
             return
         prefetch.slot = self._free_slots.pop()
-        columns, parent = self._tree.columns, prefetch.anchor.page
-        depth, before = columns.depth[parent] + 1, [columns.key[parent], *prefetch.keys]
-        stamps = tuple(
-            PageStamp(key, before[i], depth + i, prefetch.namespace) for i, key in enumerate(prefetch.keys)
-        )
-        self._executor.submit(Read(prefetch.slot, Component.FULL, tuple(prefetch.targets), stamps))
+        stretch = prefetch.stretch
+        pages = range(stretch.first, stretch.first + len(prefetch.targets))
+        parts = [
+            Part(component, tuple(targets), _stamps(stretch, stretch.sides[component]))
+            for component, targets in prefetch.side_targets.items()
+        ]
+        if pages:
+            parts.append(Part(Component.FULL, tuple(prefetch.targets), _stamps(stretch, pages)))
+        self._executor.submit(Read(prefetch.slot, tuple(parts)))
 
     def _end(self, prefetch: Prefetch) -> None:
         parent = prefetch.anchor.page
-        landed = list(zip(prefetch.keys, prefetch.targets, strict=True))[: prefetch.landed]
-        for key, slot in landed:
-            parent = self._commit(parent, key, slot, prefetch.namespace)
-        self._room.host.give(prefetch.targets[prefetch.landed :], Owner.FLIGHT)
-        for key in prefetch.keys:
-            del self._bringing[key]
+        for key, slot in zip(prefetch.keys, prefetch.targets[: prefetch.landed], strict=False):
+            parent = self._commit(parent, key, slot, prefetch.stretch.namespace)
+        before = 0
+        for component, targets in prefetch.side_targets.items():
+            here = targets[: max(0, prefetch.done - before)]
+            self._commit_side(self._sides[component], prefetch.side_keys[component], here)
+            before += len(targets)
+        self._give_back(prefetch, prefetch.done)
+        for name in _names(prefetch):
+            del self._bringing[name]
         prefetch.anchor.release()
         prefetch.final = True
         self.active.remove(prefetch)
         self.pages_landed += prefetch.landed
         self.pages_lost += len(prefetch.keys) - prefetch.landed
+
+    def _give_back(self, prefetch: Prefetch, done: int) -> None:
+        """Free the targets of all blocks after the first `done`."""
+        for component, targets in prefetch.side_targets.items():
+            self._sides[component].host.book.give(targets[done:], Owner.FLIGHT)
+            done = max(0, done - len(targets))
+        self._room.host.give(prefetch.targets[done:], Owner.FLIGHT)
 
     def _commit(self, parent: int, key: PageKey, slot: int, namespace: bytes) -> int:
         """The page is in host memory now, unless it got here on another way meanwhile. Returns it."""
@@ -133,3 +207,24 @@ class Prefetches:
             self._room.host.give([slot], Owner.FLIGHT)
         self._tree.columns.stored[page] = 1
         return page
+
+    def _commit_side(self, side: Side, keys: Sequence[PageKey], slots: Sequence[int]) -> None:
+        """These sides are in host memory now. One whose page did not come, or that is here already, is let go."""
+        for key, slot in zip(keys, slots, strict=False):
+            page = self._tree.find(key)
+            if page is None or page in side.host.slots or page in side.saving:
+                side.host.book.give([slot], Owner.FLIGHT)
+            else:
+                side.host.book.move([slot], Owner.FLIGHT, Owner.TREE)
+                side.place(page, Tier.HOST, slot, self._tree.tick)
+                side.stored.add(page)
+
+
+def _names(prefetch: Prefetch) -> list[tuple[Component, PageKey]]:
+    names = [(Component.FULL, key) for key in prefetch.keys]
+    return names + [(component, key) for component, keys in prefetch.side_keys.items() for key in keys]
+
+
+def _stamps(stretch: Stretch, numbers: Sequence[int]) -> tuple[PageStamp, ...]:
+    chain = stretch.chain
+    return tuple(PageStamp(chain[n], chain[n - 1] if n else b"", n + 1, stretch.namespace) for n in numbers)

@@ -7,17 +7,20 @@ from dataclasses import dataclass, field
 
 from stratakv.storage.departures import Departures
 from stratakv.storage.pools import Owner, SlotPool
-from stratakv.storage.tiers import Miss, PageKey, Tier
+from stratakv.storage.side import Side
+from stratakv.storage.tiers import Component, Miss, PageKey, Tier
 from stratakv.storage.tree import Tree
 
 
 @dataclass(slots=True)
 class LeaveCounts:
-    """Pages that left since the start, for metrics. `lost` are those that left the replica for good, by reason."""
+    """Pages that left since the start, for metrics. `lost` are those that left the replica for good, by reason;
+    `lost_sides` the sides whose last copy was evicted while their page stayed."""
 
     device: int = 0
     host: int = 0
     lost: Counter[Miss] = field(default_factory=Counter)
+    lost_sides: Counter[Component] = field(default_factory=Counter)
 
 
 class Room:
@@ -29,11 +32,20 @@ class Room:
         self.counts = LeaveCounts()
         self.departures = Departures()
         self._tree = tree
+        self._shared: Side | None = None
+        self._pages_each = 0
+
+    def share(self, side: Side, pages_each: int) -> None:
+        """From now on `side` lies in the device slots of pages, `pages_each` of them for one, and what is coldest of
+        both goes when either needs room."""
+        self._shared, self._pages_each = side, pages_each
+        side.evictors[Tier.DEVICE] = self._demote_coldest
 
     @property
     def on_device(self) -> int:
         """Device slots that can be had at once: free ones, and those of pages that may leave now."""
-        return self.device.free + self._tree.freeable
+        room = self.device.free + self._tree.freeable
+        return room + self._pages_each * (len(self._shared.device.first) if self._shared is not None else 0)
 
     def take_device(self, count: int, owner: Owner) -> list[int]:
         """`count` device slots for `owner`, evicting saved pages as needed. The caller has checked `on_device`."""
@@ -51,6 +63,8 @@ class Room:
 
     def _demote_coldest(self) -> bool:
         page = self._tree.clean_leaves.coldest()
+        if self._shared is not None and self._side_is_colder(self._shared, page):
+            return self._shared.evict(Tier.DEVICE)
         if page is None:
             return False
         key, saved = self._tree.columns.key[page], self._tree.slot(page, Tier.HOST) is not None
@@ -59,6 +73,14 @@ class Room:
         if not saved:
             self._note_lost([key], Miss.EVICTED)
         return True
+
+    def _side_is_colder(self, side: Side, page: int | None) -> bool:
+        """Whether the coldest of `side` should go before `page`, the coldest clean leaf."""
+        other = side.device.first.coldest()
+        if other is None or page is None:
+            return other is not None
+        tree = self._tree
+        return tree.rank(other, side.uses[other]) < tree.rank(page, tree.columns.last_use[page])
 
     def take_host(self, count: int) -> list[int]:
         """Up to `count` host slots for copies in flight, evicting cold host-only pages as needed."""
@@ -86,6 +108,8 @@ class Room:
             leaf = self._tree.unsaved_leaves.coldest()
             if leaf is None:
                 if self.expose():
+                    continue
+                if self._shared is not None and self._shared.evict(Tier.DEVICE):
                     continue
                 return False
             dropped = self._tree.drop(leaf)

@@ -7,26 +7,15 @@ method keeps the invariants that `check` (tree_check.py) recomputes from nothing
 """
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 
 from stratakv.storage.columns import NONE, ROOT, Columns
+from stratakv.storage.holds import Hold, HoldKind, TreeError
 from stratakv.storage.policies.eviction import EvictionPolicy, PageUse
 from stratakv.storage.queue import LeavingQueue
 from stratakv.storage.residence import Holdings, ResidenceLog
 from stratakv.storage.tiers import Component, PageKey, Tier
-
-
-class TreeError(Exception):
-    """The caller asked for something that would break an invariant: a fault in the program, never in its input."""
-
-
-class HoldKind(StrEnum):
-    """What a hold keeps: the page and all before it on the device, or merely somewhere on this replica."""
-
-    DEVICE = "device"
-    HELD = "held"
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,24 +35,6 @@ class Dropped:
     device_slots: list[int]
     host_slots: list[int]
     keys: list[PageKey]
-
-
-class Hold:
-    """A lock on one page that remembers what it locked. Release it exactly once."""
-
-    __slots__ = ("_tree", "kind", "page")
-
-    def __init__(self, tree: "Tree", page: int, kind: HoldKind):
-        self._tree: Tree | None = tree
-        self.page = page
-        self.kind = kind
-
-    def release(self) -> None:
-        """Undo the lock. TreeError when it was released before."""
-        if self._tree is None:
-            raise TreeError(f"a {self.kind} hold on page {self.page} was released twice")
-        tree, self._tree = self._tree, None
-        tree._unhold(self.page, self.kind)
 
 
 class Tree:
@@ -93,6 +64,11 @@ class Tree:
         """Device pages that are unguarded but not freeable: they, or pages below them, have no host copy yet."""
         self.holds = 0
         """Holds that are out."""
+        self.on_leave: list[Callable[[int, Tier], None]] = []
+        """Told of each page that leaves a tier, while it is still there: what else lies in that tier on its account
+        goes with it."""
+        self.on_delete: list[Callable[[int], None]] = []
+        """Told of each page that leaves the tree, while its row is still its own."""
         self.clean_leaves = LeavingQueue(self._rank)
         """Device leaves that can leave the device now."""
         self.unsaved_leaves = LeavingQueue(self._rank)
@@ -242,6 +218,8 @@ class Tree:
             self._leave_host(page)
         else:
             self._leave_device(page)
+        for told in self.on_leave:
+            told(page, tier)
         if last:
             self._delete(page)
         else:
@@ -288,6 +266,8 @@ class Tree:
     def _delete(self, page: int) -> None:
         columns = self.columns
         parent = columns.parent[page]
+        for told in self.on_delete:
+            told(page)
         self._hand_stamp(page, parent)
         for queue in (self.clean_leaves, self.unsaved_leaves, self.host_leaves):
             queue.set(page, False)
@@ -301,11 +281,23 @@ class Tree:
 
     # -- use -------------------------------------------------------------------------------------------------
 
+    @property
+    def tick(self) -> int:
+        """The stamp of the latest use of all."""
+        return self._tick
+
     def touch(self, page: int) -> None:
         """`page` was the deepest page used just now. Ancestors need no stamp: a page that leaves hands its stamp
         up."""
         self._tick += 1
         self.columns.last_use[page] = self._tick
+
+    def favour(self, page: int, priority: int) -> None:
+        """A request of this priority used `page` and all before it: they keep the highest they have seen."""
+        columns = self.columns
+        while page != ROOT and columns.priority[page] < priority:
+            columns.priority[page] = priority
+            page = columns.parent[page]
 
     def hit(self, page: int) -> int:
         """One more distinct request used `page`. Returns its hits, which never exceed its parent's: a request that
@@ -320,8 +312,13 @@ class Tree:
             self.columns.last_use[parent] = self.columns.last_use[page]
 
     def _rank(self, page: int) -> float:
+        return self.rank(page, self.columns.last_use[page])
+
+    def rank(self, page: int, last_use: int) -> float:
+        """What the eviction policy says of `page`, if it was last used at tick `last_use`: the lowest leaves first."""
         columns = self.columns
-        return self._eviction.rank(PageUse(columns.last_use[page], columns.hits[page], columns.depth[page]))
+        use = PageUse(last_use, columns.hits[page], columns.depth[page], columns.priority[page])
+        return self._eviction.rank(use)
 
     # -- holds -----------------------------------------------------------------------------------------------
 
@@ -334,7 +331,7 @@ class Tree:
             self.columns.keep[page] += 1
             self._settle(page)
         self.holds += 1
-        return Hold(self, page, kind)
+        return Hold(page, kind, self._unhold)
 
     def _unhold(self, page: int, kind: HoldKind) -> None:
         if kind is HoldKind.DEVICE:

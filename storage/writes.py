@@ -1,42 +1,58 @@
 """Writes to the store: a page goes down as soon as its host copy is committed, behind everybody's back.
 
-Queued pages are held in host memory, so their number is capped; when it is reached the deepest go first, since a page
+Queued blocks are held in host memory, so their number is capped; when it is reached the deepest go first, since a page
 without the ones before it can never be used.
 """
 
 import heapq
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from stratakv.storage.columns import ROOT
-from stratakv.storage.moves import WRITE_BATCH, WRITE_SLOTS, Area, Executor, Progress, Release, Write
+from stratakv.storage.holds import Hold, HoldKind
+from stratakv.storage.moves import WRITE_BATCH, WRITE_SLOTS, Area, Executor, Part, Progress, Release, Write
+from stratakv.storage.side import Side
 from stratakv.storage.stamps import stamps
 from stratakv.storage.tiers import Component, Tier
-from stratakv.storage.tree import Hold, HoldKind, Tree
+from stratakv.storage.tree import Tree
+
+
+class _Block(NamedTuple):
+    """What is written: one component of one page."""
+
+    component: Component
+    page: int
 
 
 class StoreWrites:
-    """The write-behind queue of a replica. `limit` is the most pages it may hold in host memory; 0
-    turns it off."""
+    """The write-behind queue of a replica. `limit` is the most blocks it may hold in host memory; 0 turns it off."""
 
     def __init__(self, tree: Tree, executor: Executor, limit: int):
+        self.sides: dict[Component, Side] = {}
+        """Filled in by the hierarchy."""
         self.written = 0
         self.failed = 0
-        """Pages whose write was tried and did not succeed on every rank."""
+        """Blocks whose write was tried and did not succeed on every rank."""
         self.dropped = 0
-        """Pages that were let go unwritten because the queue was full."""
+        """Blocks that were let go unwritten because the queue was full."""
         self._tree = tree
         self._executor = executor
         self._limit = limit
         self._free_slots = list(range(WRITE_SLOTS - 1, -1, -1))
-        self._queued: dict[int, Hold] = {}
-        self._deepest: list[tuple[int, int]] = []
-        self._active: dict[int, list[Hold]] = {}
-        self._busy: set[int] = set()
+        self._queued: dict[_Block, Hold] = {}
+        self._deepest: list[tuple[int, _Block]] = []
+        self._active: dict[int, dict[_Block, Hold]] = {}
+        self._busy: set[_Block] = set()
 
     @property
     def pending(self) -> int:
-        """Pages queued or being written."""
-        return len(self._queued) + sum(len(holds) for holds in self._active.values())
+        """Blocks queued or being written."""
+        return len(self._queued) + sum(len(blocks) for blocks in self._active.values())
+
+    def pending_of(self, component: Component) -> int:
+        """Blocks of one component that are queued or being written."""
+        blocks = [*self._queued, *(block for active in self._active.values() for block in active)]
+        return sum(block.component is component for block in blocks)
 
     @property
     def in_flight(self) -> int:
@@ -48,29 +64,12 @@ class StoreWrites:
 
         Pages above them that were let go earlier are queued again first, since a page is useless without them.
         """
-        if not self._limit or not pages:
-            return
-        for page in [*self._unstored_above(pages[0]), *pages]:
-            if self._wanted(page):
-                self._queued[page] = self._tree.hold(page, HoldKind.HELD)
-                heapq.heappush(self._deepest, (-self._tree.columns.depth[page], page))
-        while self.pending > self._limit and self._queued:
-            self._drop_deepest()
+        if pages:
+            self._queue([_Block(Component.FULL, page) for page in [*self._unstored_above(pages[0]), *pages]])
 
-    def _wanted(self, page: int) -> bool:
-        on_host = self._tree.slot(page, Tier.HOST) is not None
-        return (
-            on_host
-            and not self._tree.columns.stored[page]
-            and page not in self._busy
-            and page not in self._queued
-        )
-
-    def _unstored_above(self, page: int) -> list[int]:
-        above: list[int] = []
-        while (page := self._tree.columns.parent[page]) != ROOT and self._wanted(page):
-            above.append(page)
-        return above[::-1]
+    def side_saved(self, side: Side, pages: Sequence[int]) -> None:
+        """The sides of these pages have a host copy."""
+        self._queue([_Block(side.component, page) for page in pages])
 
     def absorb(self, progress: Progress) -> None:
         """Take in which batches have ended, and order the next ones."""
@@ -81,37 +80,86 @@ class StoreWrites:
         while self._queued and self._free_slots:
             self._order()
 
+    def _queue(self, blocks: Sequence[_Block]) -> None:
+        if not self._limit:
+            return
+        for block in blocks:
+            if self._wanted(block):
+                self._queued[block] = self._hold(block)
+                heapq.heappush(self._deepest, (-self._tree.columns.depth[block.page], block))
+        while self.pending > self._limit and self._queued:
+            self._drop_deepest()
+
+    def _wanted(self, block: _Block) -> bool:
+        if block in self._busy or block in self._queued:
+            return False
+        if block.component is Component.FULL:
+            return self._host_slot(block) is not None and not self._tree.columns.stored[block.page]
+        side = self.sides[block.component]
+        return block.page in side.host.slots and block.page not in side.stored
+
+    def _host_slot(self, block: _Block) -> int | None:
+        if block.component is Component.FULL:
+            return self._tree.slot(block.page, Tier.HOST)
+        return self.sides[block.component].host.slots.get(block.page)
+
+    def _hold(self, block: _Block) -> Hold:
+        if block.component is not Component.FULL:
+            self.sides[block.component].guard(block.page, Tier.HOST)
+        return self._tree.hold(block.page, HoldKind.HELD)
+
+    def _let_go(self, block: _Block, hold: Hold) -> None:
+        if block.component is not Component.FULL:
+            self.sides[block.component].unguard(block.page, Tier.HOST)
+        hold.release()
+
+    def _unstored_above(self, page: int) -> list[int]:
+        above: list[int] = []
+        while (page := self._tree.columns.parent[page]) != ROOT and self._wanted(
+            _Block(Component.FULL, page)
+        ):
+            above.append(page)
+        return above[::-1]
+
     def _order(self) -> None:
         slot = self._free_slots.pop()
-        pages = list(self._queued)[:WRITE_BATCH]
-        self._active[slot] = [self._queued.pop(page) for page in pages]
-        self._busy.update(pages)
+        chosen = list(self._queued)[:WRITE_BATCH]
+        # One part per component. The sort is stable, so that parents stay before their children.
+        blocks = sorted(chosen, key=lambda block: list(Component).index(block.component))
+        self._active[slot] = {block: self._queued.pop(block) for block in blocks}
+        self._busy.update(blocks)
         if not self._queued:
             self._deepest.clear()
-        host_slots = tuple(self._host_slot(page) for page in pages)
-        self._executor.submit(Write(slot, Component.FULL, host_slots, stamps(self._tree, pages)))
+        parts = []
+        for component in dict.fromkeys(block.component for block in blocks):
+            part = [block for block in blocks if block.component is component]
+            host = tuple(place for block in part if (place := self._host_slot(block)) is not None)
+            assert len(host) == len(part)
+            parts.append(Part(component, host, stamps(self._tree, [block.page for block in part])))
+        self._executor.submit(Write(slot, tuple(parts)))
 
     def _end(self, slot: int, done: int) -> None:
-        holds = self._active.pop(slot)
-        self._busy.difference_update(hold.page for hold in holds)
-        for position, hold in enumerate(holds):
+        blocks = self._active.pop(slot)
+        self._busy.difference_update(blocks)
+        for position, (block, hold) in enumerate(blocks.items()):
             if position < done:
-                self._tree.columns.stored[hold.page] = 1
-            hold.release()
+                self._note_stored(block)
+            self._let_go(block, hold)
         self.written += done
-        self.failed += len(holds) - done
+        self.failed += len(blocks) - done
         self._executor.submit(Release(Area.WRITE, slot))
         self._free_slots.append(slot)
 
+    def _note_stored(self, block: _Block) -> None:
+        if block.component is Component.FULL:
+            self._tree.columns.stored[block.page] = 1
+        else:
+            self.sides[block.component].stored.add(block.page)
+
     def _drop_deepest(self) -> None:
         while self._deepest:
-            _, page = heapq.heappop(self._deepest)
-            if page in self._queued:
-                self._queued.pop(page).release()
+            _, block = heapq.heappop(self._deepest)
+            if block in self._queued:
+                self._let_go(block, self._queued.pop(block))
                 self.dropped += 1
                 return
-
-    def _host_slot(self, page: int) -> int:
-        slot = self._tree.slot(page, Tier.HOST)
-        assert slot is not None
-        return slot

@@ -21,6 +21,7 @@ from stratakv.cluster.messages import Delta, Failure, Generate, unpack_tokens
 from stratakv.storage.hierarchy_check import idle_problems
 from stratakv.storage.residence import Changes, Holdings
 from stratakv.storage.tiers import PageKey
+from stratakv.storage.wanted import Stored
 
 _log = logging.getLogger(__name__)
 
@@ -48,10 +49,10 @@ class Outlet(Protocol):
 
 
 class Found(NamedTuple):
-    """The store has `pages` of what was asked for `id`."""
+    """What the store has of what was asked for `id`."""
 
     id: RequestId
-    pages: int
+    stored: Stored
 
 
 class Watched(NamedTuple):
@@ -94,9 +95,9 @@ class Engine:
         """A router wants to follow the pages of this replica."""
         self._post(Watched(client))
 
-    def found(self, id: RequestId, pages: int) -> None:
+    def found(self, id: RequestId, stored: Stored) -> None:
         """The answer of the store for a waiting request."""
-        self._post(Found(id, pages))
+        self._post(Found(id, stored))
 
     def load(self) -> Load:
         """How many requests run and wait now."""
@@ -222,12 +223,12 @@ class Engine:
             match self._inbox.popleft():
                 case RequestId() as id:
                     self._head.remove(id)
-                case Found(id=id, pages=pages):
+                case Found(id=id, stored=stored):
                     if self._head.seeker is not None:
-                        self._head.seeker.answered(id, pages)
+                        self._head.seeker.answered(id, stored)
                 case Watched(client=client):
                     self._publish()
-                    self._outlet.deliver_snapshot(client, self._head.hierarchy.tree.holdings())
+                    self._outlet.deliver_snapshot(client, self._head.hierarchy.holdings())
                 case Request() as request if (failure := self._refusal()) is not None:
                     refused.append(Emission(request.id.client, Delta(id=request.id.id, failure=failure)))
                 case Request() as request:

@@ -5,6 +5,7 @@ It alone decides; the ranks obey. `plan` and `absorb` alternate, called by the e
 
 import logging
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import torch
 
@@ -24,6 +25,7 @@ from stratakv.storage.policies.eviction import EVICTION_POLICIES
 from stratakv.storage.policies.write import WRITE_POLICIES
 from stratakv.storage.pools import SlotPool
 from stratakv.storage.settings import CacheSettings
+from stratakv.storage.side_setup import SidePools
 from stratakv.storage.tree import Tree
 
 _log = logging.getLogger(__name__)
@@ -55,32 +57,45 @@ def _never(request: Request) -> bool:
     return False
 
 
+@dataclass(frozen=True)
+class Pools:
+    """The slots that the head gives out, of every rank alike. `sides` is None for a model with full attention alone."""
+
+    device: int
+    host: int
+    sides: SidePools | None = None
+
+
 class Head:
     """Tree, slots and queue of one replica.
 
-    `seeker_of` makes the part that asks the store, given the hierarchy; without it there is no store. `device_slots`
-    and `host_slots` are the capacities of every rank's pools; `eos` ends answers; `limit` is the most tokens one
-    request may have.
+    `seeker_of` makes the part that asks the store, given the hierarchy; without it there is no store. `eos` ends
+    answers; `limit` is the most tokens one request may have.
     """
 
     def __init__(
         self,
         cache: CacheSettings,
         scheduler: SchedulerSettings,
+        pools: Pools,
         *,
-        device_slots: int,
-        host_slots: int,
         eos: Sequence[int],
         limit: int,
         seeker_of: Callable[[Hierarchy], StoreSeeker] | None = None,
     ):
         self._executor = PlanExecutor()
-        tree = Tree(EVICTION_POLICIES.get(cache.eviction_policy)(), has_host=host_slots > 0)
-        pools = SlotPool("device", device_slots), SlotPool("host", host_slots)
+        eviction = EVICTION_POLICIES.get(cache.eviction_policy)(capacity=pools.device + pools.host)
+        tree = Tree(eviction, has_host=pools.host > 0)
         # A quarter of host memory may wait for its write; more would crowd out what the host tier is for.
-        backlog = host_slots // 4 if seeker_of is not None else 0
+        backlog = pools.host // 4 if seeker_of is not None else 0
         self.hierarchy = Hierarchy(
-            tree, *pools, WRITE_POLICIES.get(cache.write_policy)(), self._executor, backlog
+            tree,
+            SlotPool("device", pools.device),
+            SlotPool("host", pools.host),
+            WRITE_POLICIES.get(cache.write_policy)(),
+            self._executor,
+            backlog,
+            pools.sides,
         )
         self.seeker = seeker_of(self.hierarchy) if seeker_of is not None else None
         waits = self.seeker.waits if self.seeker is not None else _never
@@ -89,7 +104,6 @@ class Head:
         self._limit = limit
         self._number = 0
         self._batch: list[Work] = []
-        self._page_size = cache.page_size
 
     def add(self, request: Request) -> None:
         """Queue a new request, and look in the store for what this replica does not hold of it."""
@@ -119,8 +133,11 @@ class Head:
         request = work.request
         assert request.lease is not None
         start, end = request.computed, request.computed + work.tokens
-        pages = -(-end // self._page_size)
-        return Row(tuple(request.tokens[start:end]), start, tuple(request.lease.slots[:pages]), work.samples)
+        pages = tuple(request.lease.slots[: request.span(work.tokens).stop])
+        place = work.place
+        return Row(
+            tuple(request.tokens[start:end]), start, pages, work.samples, place.window, place.state
+        )  # fmt: skip
 
     def absorb(self, result: StepResult) -> list[Emission]:
         """Sample, commit what the step computed, and end what is finished. Returns what clients are to be told.
@@ -128,6 +145,7 @@ class Head:
         A request whose logits are not numbers fails by itself, and what it computed in this step is not kept.
         """
         self._executor.agreed = result.agreed
+        self._note_speed(result.seconds)
         requests = [work.request for work in self._batch if work.samples]
         tokens = self._sample(requests, result.logits)
         sampled = list(zip(requests, tokens, strict=True))
@@ -139,11 +157,17 @@ class Head:
             self._fail(request) if token is None else self._take(request, token) for request, token in sampled
         ]
 
+    def _note_speed(self, seconds: float) -> None:
+        """Learn from a step that was one prefill, with some decoding beside it at most."""
+        prefills = [work for work in self._batch if work.tokens > 1]
+        if self.seeker is not None and len(prefills) == 1:
+            self.seeker.prefill.note(prefills[0].request.computed, prefills[0].tokens, seconds)
+
     def _commit(self, work: Work) -> None:
         full = work.request.advance(work.tokens)
         if full:
             assert work.request.lease is not None
-            self.hierarchy.commit(work.request.lease, full)
+            self.hierarchy.commit(work.request.lease, full, work.request.at_boundary)
 
     def _sample(self, requests: list[Request], logits: torch.Tensor | None) -> list[int | None]:
         """The next token of each request; None where nothing can be drawn."""

@@ -30,6 +30,7 @@ class Request:
         self.id = id
         self.sampling = message.sampling
         self.namespace = namespace_seed(message.extra_key, message.cache_salt)
+        self.priority = message.priority
         self.tokens = tokens
         self.prompt_tokens = len(tokens)
         self.keys = keys
@@ -61,6 +62,19 @@ class Request:
     def pages(self) -> int:
         """Pages that all its tokens take."""
         return -(-len(self.tokens) // self._page_size)
+
+    def span(self, count: int) -> range:
+        """The pages, by number, that the next `count` uncomputed tokens lie in."""
+        return range(self.computed // self._page_size, -(-(self.computed + count) // self._page_size))
+
+    def tokens_to(self, page: int) -> int:
+        """Tokens from the first uncomputed one to the start of page number `page`."""
+        return page * self._page_size - self.computed
+
+    @property
+    def at_boundary(self) -> bool:
+        """Whether the last token computed is the last of its page."""
+        return self.computed % self._page_size == 0
 
     @property
     def counted(self) -> int:

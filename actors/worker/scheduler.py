@@ -7,22 +7,26 @@ retracted: its committed pages stay cached, so coming back is cheap.
 
 from collections import deque
 from collections.abc import Callable
-from typing import NamedTuple
+from dataclasses import dataclass
 
 from stratakv.actors.settings import SchedulerSettings
 from stratakv.actors.worker.request import Request, RequestId
-from stratakv.storage.hierarchy import Hierarchy
+from stratakv.storage.hierarchy import Asked, Hierarchy
+from stratakv.storage.sides import Place
 
 _PATIENCE = (
     256  # admissions of younger requests that a waiting one lets pass before the queue keeps its order
 )
 
 
-class Work(NamedTuple):
-    """`tokens` tokens of `request`, from its first uncomputed one on. It samples when they reach its last one."""
+@dataclass(frozen=True, slots=True)
+class Work:
+    """`tokens` tokens of `request`, from its first uncomputed one on, with sides at `place`. It samples when they reach
+    its last one."""
 
     request: Request
     tokens: int
+    place: Place
 
     @property
     def samples(self) -> bool:
@@ -77,18 +81,29 @@ class Scheduler:
     def schedule(self) -> list[Work]:
         """The work of the next step, at most `token_budget` tokens. Admits, retracts and takes pages as needed."""
         self._hierarchy.run_ahead(2 * (len(self.running) + self._settings.token_budget // self._page_size))
-        batch = [Work(request, 1) for request in self._decoding()]
+        batch = [work for request in self._decoding() if (work := self._work(request, 1)) is not None]
         budget = self._settings.token_budget - len(batch)
         for request in self.running:
-            if request.remaining > 1 and budget > 0:
-                count = min(request.remaining, budget)
-                batch.append(Work(request, count))
-                budget -= count
+            if request.remaining > 1 and budget > 0 and (work := self._work(request, budget)) is not None:
+                batch.append(work)
+                budget -= work.tokens
         while budget > 0 and (admitted := self._admit_next()) is not None:
-            count = min(admitted.remaining, budget)
-            batch.append(Work(admitted, count))
-            budget -= count
+            if (work := self._work(admitted, budget)) is not None:
+                batch.append(work)
+                budget -= work.tokens
         return batch
+
+    def _work(self, request: Request, budget: int) -> Work | None:
+        """What `request` computes in this step, up to where a checkpoint is to be taken. None when there is no room for
+        its sides until copies in flight have ended."""
+        assert request.lease is not None
+        count = min(request.remaining, budget)
+        stop = self._hierarchy.next_stop(request.lease, request.span(count).start)
+        if stop is not None:
+            count = min(count, request.tokens_to(stop))
+        span = request.span(count)
+        place = self._hierarchy.prepare(request.lease, span.start, span.stop)
+        return Work(request, count, place) if place is not None else None
 
     def _decoding(self) -> list[Request]:
         """Running requests with one token to go that have a page for it, oldest first."""
@@ -151,9 +166,8 @@ class Scheduler:
 
     def _admit(self, request: Request) -> bool:
         """Give `request` all pages of its tokens, and leave one for each that runs, or change nothing."""
-        admission = self._hierarchy.admit(
-            request.reusable_keys(), request.pages, request.namespace, len(self.running), request.counted
-        )
+        asked = Asked(request.namespace, len(self.running), request.counted, request.priority)
+        admission = self._hierarchy.admit(request.reusable_keys(), request.pages, asked)
         if admission is None:
             return False
         request.start(admission)

@@ -5,7 +5,7 @@ the one that is bringing them; let the request go when that is final, when the p
 has passed.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 from typing import Protocol
@@ -14,25 +14,34 @@ from stratakv.actors.worker.request import Request, RequestId
 from stratakv.storage.hierarchy import Hierarchy
 from stratakv.storage.policies.prefetch import PrefetchPolicy, PrefetchState, Verdict
 from stratakv.storage.prefetch import Prefetch
+from stratakv.storage.rates import LandingRate, PrefillRate
 from stratakv.storage.stores.settings import StoreSettings
-from stratakv.storage.tiers import Miss, PageKey
+from stratakv.storage.tiers import Component, Miss, PageKey
+from stratakv.storage.wanted import Stored, choose, first_unknown
 
 
 class Lookup(Protocol):
     """Asks the store; see lookup.py."""
 
-    def ask(self, keys: list[PageKey], answer: Callable[[int], None]) -> None:
-        """Call `answer` with how many of `keys`, from the first on, can be restored; from any thread."""
+    def ask(
+        self, keys: Sequence[PageKey], first: Mapping[Component, int], answer: Callable[[Stored], None]
+    ) -> None:
+        """Call `answer` with which of `keys` the store has, from page `first` of each component on; from any thread."""
 
 
 @dataclass(slots=True)
 class _Search:
-    """One waiting request: `first` is the number of its first page that was not held when the search began."""
+    """One waiting request since `since`. It waits for `prefetch`, which began at `began`, whose first page landed at
+    `first_landed`, and which is to give it the pages up to number `promised`. `held_up` is when it could first have
+    run."""
 
     request: Request
-    first: int
     since: float
     prefetch: Prefetch | None = None
+    promised: int = 0
+    began: float = 0.0
+    first_landed: float | None = None
+    held_up: float | None = None
 
 
 class StoreSeeker:
@@ -45,15 +54,19 @@ class StoreSeeker:
         hierarchy: Hierarchy,
         lookup: Lookup,
         page_size: int,
-        found: Callable[[RequestId, int], None],
+        found: Callable[[RequestId, Stored], None],
         clock: Callable[[], float],
     ):
+        self.prefill = PrefillRate()
+        """What computing costs here, for the policy; the head notes what it sees."""
+        self._landing = LandingRate()
         self._settings = settings
         self._policy = policy
         self._hierarchy = hierarchy
         self._lookup = lookup
         self._found = found
         self._clock = clock
+        self._page_size = page_size
         self._minimum = -(-settings.prefetch_threshold // page_size)
         self._searches: dict[RequestId, _Search] = {}
 
@@ -61,55 +74,63 @@ class StoreSeeker:
         return len(self._searches)
 
     def waits(self, request: Request) -> bool:
-        """Whether `request` is still waiting for the store."""
-        return request.id in self._searches
+        """Whether `request`, whose turn it is, is still waiting for the store. Its time begins at the first look."""
+        search = self._searches.get(request.id)
+        if search is not None and search.held_up is None:
+            search.held_up = self._clock()
+        return search is not None
 
     def begin(self, request: Request) -> None:
         """Look for what is not held of `request`, if that is enough to be worth it."""
-        self._begin(request, self._clock())
+        self._begin(_Search(request, self._clock()))
 
-    def _begin(self, request: Request, since: float) -> None:
-        keys = request.reusable_keys()
-        first = self._hierarchy.tree.match(keys).held
-        if len(keys) - first < self._minimum:
+    def _begin(self, search: _Search) -> None:
+        keys = search.request.reusable_keys()
+        found = self._hierarchy.find(keys)
+        if len(keys) - found.held < self._minimum:
             return
-        search = self._searches[request.id] = _Search(request, first, since)
-        if not self._join(search, first):
-            id = request.id
-            self._lookup.ask(list(keys[first:]), lambda pages: self._found(id, pages))
+        self._searches[search.request.id] = search
+        if found.full < len(keys) and self._join(search, Component.FULL, found.full):
+            return
+        id = search.request.id
+        firsts = first_unknown(self._hierarchy, keys)
+        self._lookup.ask(list(keys), firsts, lambda stored: self._found(id, stored))
 
-    def answered(self, id: RequestId, pages: int) -> None:
-        """The store has `pages` of what was asked for. Late answers are ignored."""
+    def answered(self, id: RequestId, stored: Stored) -> None:
+        """The store has told what it has. Late answers are ignored."""
         search = self._searches.get(id)
         if search is None or search.prefetch is not None:
             return
-        keys = search.request.reusable_keys()
-        match = self._hierarchy.tree.match(keys)
-        end = search.first + pages
-        if end - match.held < self._minimum:
-            self._let_go(search, match.held, end, Miss.BELOW_THRESHOLD)
+        request = search.request
+        keys = request.reusable_keys()
+        wanted = choose(self._hierarchy, keys, request.namespace, stored, self._minimum)
+        stretch, held = wanted.stretch, wanted.found.held
+        if stretch is None:
+            self._let_go(search, held, wanted.promised, wanted.reason)
             return
-        if self._join(search, match.held):
+        if stretch.first < stretch.end and self._join(search, Component.FULL, stretch.first):
             return
-        namespace, wanted = search.request.namespace, keys[match.held : end]
-        prefetch = self._hierarchy.prefetches.start(match.page, wanted, namespace, self._minimum)
+        if any(self._join(search, c, number) for c, numbers in stretch.sides.items() for number in numbers):
+            return
+        prefetch = self._hierarchy.prefetches.start(wanted.anchor, stretch, self._minimum)
         if prefetch is None:
-            self._let_go(search, match.held, end, Miss.NO_STORE_ROOM)
+            self._let_go(search, held, wanted.promised, Miss.NO_STORE_ROOM)
             return
-        search.first, search.prefetch = match.held, prefetch
+        self._await(search, prefetch, wanted.promised)
 
     def update(self) -> None:
         """Let go the requests whose wait has ended. Call once a step, after the hierarchy has absorbed."""
         now = self._clock()
         for search in list(self._searches.values()):
-            prefetch, waited = search.prefetch, now - search.since
+            prefetch = search.prefetch
+            if prefetch is not None and prefetch.landed and search.first_landed is None:
+                search.first_landed = now
             if prefetch is not None and prefetch.final:
-                self._delivered(search, prefetch)
-            elif waited > self._settings.deadline:
+                self._delivered(search, prefetch, now)
+            elif now - search.since > self._settings.deadline:
                 self._give_up(search, Miss.DEADLINE)
-            elif prefetch is not None:
-                state = PrefetchState(len(prefetch.keys), prefetch.landed, waited)
-                if self._policy.verdict(state) is Verdict.CUT:
+            elif prefetch is not None and search.held_up is not None:
+                if self._policy.verdict(self._state(search, prefetch, now)) is Verdict.CUT:
                     self._give_up(search, Miss.CUT)
 
     def forget(self, id: RequestId) -> None:
@@ -117,38 +138,64 @@ class StoreSeeker:
         again."""
         self._searches.pop(id, None)
 
-    def _join(self, search: _Search, page: int) -> bool:
+    def _await(self, search: _Search, prefetch: Prefetch, promised: int) -> None:
+        search.prefetch, search.promised = prefetch, promised
+        search.began, search.first_landed = self._clock(), None
+
+    def _join(self, search: _Search, component: Component, page: int) -> bool:
         """Wait for the prefetch that has this page of the request in flight, if there is one."""
-        key = search.request.reusable_keys()[page]
-        found = self._hierarchy.prefetches.bringing(key)
+        keys = search.request.reusable_keys()
+        found = self._hierarchy.prefetches.bringing(keys[page], component)
         if found is None:
             return False
-        search.first, search.prefetch = page - found.keys.index(key), found
+        self._await(search, found, found.stretch.first + _shared(keys, found))
         return True
 
-    def _delivered(self, search: _Search, prefetch: Prefetch) -> None:
-        request, first = search.request, search.first
-        promised = first + self._shared(search, prefetch)
-        landed = min(first + prefetch.landed, promised)
+    def _state(self, search: _Search, prefetch: Prefetch, now: float) -> PrefetchState:
+        """What the policy is told. Computing the rest begins where the request could go on after a cut."""
+        held = self._hierarchy.find(search.request.reusable_keys()).held
+        usable = held if self._hierarchy.sides.all else max(held, prefetch.stretch.first + prefetch.landed)
+        rest = max(0, search.promised - usable) * self._page_size
+        pages, landed = len(prefetch.keys), prefetch.landed
+        return PrefetchState(
+            pages=pages,
+            landed=landed,
+            waited=now - (search.held_up if search.held_up is not None else now),
+            tokens=pages * self._page_size,
+            to_land=self._landing.predict(pages - landed, landed, now - search.began),
+            to_compute=self.prefill.predict(usable * self._page_size, rest),
+        )
+
+    def _delivered(self, search: _Search, prefetch: Prefetch, now: float) -> None:
+        request, first = search.request, prefetch.stretch.first
+        if prefetch.landed and not prefetch.cut:
+            landed_at = search.first_landed if search.first_landed is not None else now
+            self._landing.note(prefetch.landed, now - search.began, landed_at - search.began)
+        keys = request.reusable_keys()
+        landed = first + min(prefetch.landed, _shared(keys, prefetch))
         if landed > first:
             request.fetched = range(request.fetched.start if request.fetched else first, landed)
-        self._let_go(search, landed, promised, Miss.NOT_DELIVERED)
-        if landed == promised:
-            self._begin(request, search.since)  # a prefetch of another request may have had only part of ours
+        held = self._hierarchy.find(keys).held
+        self._let_go(search, held, search.promised, Miss.NOT_DELIVERED)
+        if prefetch.complete and held >= search.promised:
+            # A prefetch of another request may have had only part of ours.
+            self._begin(_Search(request, search.since, held_up=search.held_up))
 
     def _give_up(self, search: _Search, reason: Miss) -> None:
+        keys = search.request.reusable_keys()
+        held = self._hierarchy.find(keys).held
         if search.prefetch is not None:
             self._hierarchy.prefetches.stop(search.prefetch)
-            self._let_go(search, search.first, search.first + self._shared(search, search.prefetch), reason)
+            self._let_go(search, held, search.promised, reason)
         else:
-            self._let_go(search, search.first, len(search.request.reusable_keys()), reason)
-
-    def _shared(self, search: _Search, prefetch: Prefetch) -> int:
-        """How many pages of `prefetch` are pages of the request: it may have been started for another history."""
-        keys = search.request.reusable_keys()[search.first :]
-        pairs = zip(keys, prefetch.keys, strict=False)
-        return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
+            self._let_go(search, held, len(keys), reason)
 
     def _let_go(self, search: _Search, first: int, end: int, reason: Miss) -> None:
         search.request.shortfall = dict.fromkeys(range(first, end), reason)
         del self._searches[search.request.id]
+
+
+def _shared(keys: Sequence[PageKey], prefetch: Prefetch) -> int:
+    """How many full pages of `prefetch` are pages of the history `keys`: it may have been started for another."""
+    pairs = zip(keys[prefetch.stretch.first :], prefetch.keys, strict=False)
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))

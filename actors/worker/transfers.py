@@ -9,9 +9,9 @@ from concurrent.futures import ThreadPoolExecutor
 from itertools import takewhile
 from typing import TypeVar
 
+from stratakv.actors.worker.host import HostMemory
 from stratakv.cluster.agreement import Operation, SlotTable
-from stratakv.storage.moves import Area, Read, Write
-from stratakv.storage.pools import HostBlocks
+from stratakv.storage.moves import Area, Part, Read, Write
 from stratakv.storage.stores.answers import Get, Put
 from stratakv.storage.stores.store import Store
 
@@ -28,7 +28,7 @@ class Transfers:
     Writes go through one thread, in order: a page must not reach the store before the one it follows.
     """
 
-    def __init__(self, store: Store, host: HostBlocks, table: SlotTable, readers: int):
+    def __init__(self, store: Store, host: HostMemory, table: SlotTable, readers: int):
         self._store = store
         self._host = host
         self._table = table
@@ -60,22 +60,47 @@ class Transfers:
             operation.drain()
 
     def _read(self, operation: Operation, order: Read) -> None:
-        landed, total = 0, len(order.stamps)
-        while landed < total and not operation.cut:
-            batch = slice(landed, min(landed + _READ_BATCH, total))
-            blocks = [self._host.block(slot) for slot in order.host_slots[batch]]
-            got = self._store.get(self._host.layout, order.stamps[batch], blocks)
+        """Part after part; a block counts when it is here in every group that this rank holds."""
+        landed = 0
+        for part in order.parts:
+            for start in range(0, len(part.stamps), _READ_BATCH):
+                if operation.cut:
+                    return
+                batch = slice(start, start + _READ_BATCH)
+                good = self._read_batch(part, batch)
+                landed += good
+                operation.advance(landed)
+                if good < len(part.stamps[batch]):
+                    return
+
+    def _read_batch(self, part: Part, batch: slice) -> int:
+        """Read blocks `batch` of `part`; how many are here, from the first on."""
+        good = len(part.stamps[batch])
+        for blocks in self._host.of(part.component):
+            stamps = part.stamps[batch][:good]
+            memory = [blocks.host.block(slot) for slot in part.host_slots[batch][:good]]
+            got = self._store.get(blocks.layout, stamps, memory)
             good = sum(1 for _ in takewhile(lambda answer: answer.outcome is Get.HIT, got))
-            landed += good
-            operation.advance(landed)
             if good < len(got):
-                _log.warning("the store broke off after %d of %d pages: %s", landed, total, got[good])
-                return
+                _log.warning(
+                    "the store gave %d of %d %s blocks: %s", good, len(got), part.component, got[good]
+                )
+        return good
 
     def _write(self, operation: Operation, order: Write) -> None:
-        blocks = [self._host.block(slot) for slot in order.host_slots]
-        stored = self._store.put(self._host.layout, order.stamps, blocks)
-        written = sum(1 for _ in takewhile(lambda answer: answer.outcome is not Put.FAILED, stored))
-        operation.advance(written)
-        if written < len(stored):
-            _log.warning("the store took %d of %d pages: %s", written, len(stored), stored[written])
+        """Part after part; a block counts when it is stored in every group that is this rank's to write."""
+        written = 0
+        for part in order.parts:
+            good = len(part.stamps)
+            for blocks in self._host.of(part.component):
+                if not blocks.writes:
+                    continue
+                memory = [blocks.host.block(slot) for slot in part.host_slots[:good]]
+                stored = self._store.put(blocks.layout, part.stamps[:good], memory)
+                good = sum(1 for _ in takewhile(lambda answer: answer.outcome is not Put.FAILED, stored))
+                if good < len(stored):
+                    _log.warning("the store took %d of %d blocks: %s", good, len(stored), stored[good])
+            written += good
+            operation.advance(written)
+            if good < len(part.stamps):
+                return

@@ -1,194 +1,121 @@
 """Drives the hierarchy with random requests and a late executor, follows every byte, and checks every invariant
-each step."""
+each step: models with full attention alone, with windows, with recurrent state, with both, and a unified buffer."""
 
-import hashlib
-from collections import Counter
-
+import pytest
+from hierarchy_fakes import CHUNK, REACH, Request, Shape, history, make, resident, settle
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from stratakv.storage.hierarchy import Hierarchy, Lease
+from stratakv.storage.hierarchy import Asked
 from stratakv.storage.hierarchy_check import hierarchy_problems, idle_problems
-from stratakv.storage.moves import (
-    Area,
-    Copy,
-    Cut,
-    Direction,
-    Order,
-    Progress,
-    Read,
-    Release,
-    SlotProgress,
-    Write,
-)
+from stratakv.storage.pools import Owner
 from stratakv.storage.policies.eviction import EVICTION_POLICIES
 from stratakv.storage.policies.write import WRITE_POLICIES
-from stratakv.storage.pools import SlotPool
-from stratakv.storage.tiers import Miss, Tier
-from stratakv.storage.tree import Tree
+from stratakv.storage.prefetch import Stretch
+from stratakv.storage.restore import EXACT, Presence, restorable
+from stratakv.storage.tiers import Component, Tier
+
+SHAPES = st.builds(
+    Shape,
+    device=st.sampled_from([2, 4, 5, 6, 9]),
+    host=st.sampled_from([0, 4, 10, 14]),
+    backlog=st.sampled_from([0, 2, 6]),
+    sliding=st.none() | st.tuples(st.integers(8, 16), st.sampled_from([0, 3, 8])),
+    recurrent=st.none() | st.tuples(st.integers(0, 4), st.sampled_from([0, 2, 6])),
+    states=st.integers(1, 3),
+    each=st.sampled_from([0, 0, 1, 2]),
+    interval=st.sampled_from([0, 2]),
+    write=st.sampled_from(WRITE_POLICIES.names()),
+    eviction=st.sampled_from(EVICTION_POLICIES.names()),
+)
 
 
-def history(symbols: str) -> list[bytes]:
-    """Page keys of a history, one page per symbol."""
-    keys, key = [], b""
-    for symbol in symbols:
-        key = hashlib.sha256(key + symbol.encode()).digest()
-        keys.append(key)
-    return keys
-
-
-class Transfer:
-    """A read or write in a slot, as far as it has got."""
-
-    def __init__(self, order: Read | Write):
-        self.order = order
-        self.done = 0
-        self.ended = self.cut = False
-
-    def state(self) -> SlotProgress:
-        return SlotProgress(self.done, self.ended, self.ended or self.cut)
-
-
-class LateExecutor:
-    """Moves contents, a dict slot -> page key per tier, and reports the ends when told to. The store forgets and
-    fails."""
-
-    def __init__(self) -> None:
-        self.contents: dict[Tier, dict[int, bytes]] = {Tier.DEVICE: {}, Tier.HOST: {}}
-        self.store: set[bytes] = set()
-        self.queued: list[Order] = []
-        self.executed = 0
-        self.reported = 0
-        self.transfers: dict[tuple[Area, int], Transfer] = {}
-        self.seen: dict[tuple[Area, int], SlotProgress] = {}
-
-    def submit(self, order: Order) -> None:
-        self.queued.append(order)
-
-    @property
-    def copied_upto(self) -> int:
-        return self.reported
-
-    def slot(self, area: Area, slot: int) -> SlotProgress:
-        return self.seen[area, slot]
-
-    def progress(self) -> Progress:
-        return self
-
-    def execute(self) -> None:
-        for order in self.queued:
-            match order:
-                case Copy():
-                    self.copy(order)
-                case Read(slot=slot):
-                    self.occupy(Area.PREFETCH, slot, order)
-                case Write(slot=slot):
-                    self.occupy(Area.WRITE, slot, order)
-                case Cut(slot=slot):
-                    self.transfers[Area.PREFETCH, slot].cut = True
-                case Release(area=area, slot=slot):
-                    assert self.transfers.pop((area, slot)).state().drained
-        self.queued.clear()
-
-    def occupy(self, area: Area, slot: int, order: Read | Write) -> None:
-        assert (area, slot) not in self.transfers
-        self.transfers[area, slot] = Transfer(order)
-
-    def copy(self, copy: Copy) -> None:
-        device, host = self.contents[Tier.DEVICE], self.contents[Tier.HOST]
-        for on_device, on_host in zip(copy.device_slots, copy.host_slots, strict=True):
-            if copy.direction is Direction.LOAD:
-                device[on_device] = host[on_host]
-            else:
-                host[on_host] = device[on_device]
-        self.executed = copy.number
-        if copy.direction is Direction.BACKUP:
-            assert [host[slot] for slot in copy.host_slots] == [stamp.key for stamp in copy.stamps]
-
-    def transfer(self, transfer: Transfer, fails: bool) -> None:
-        """One page of a read or write, if it is still going."""
-        if transfer.ended or transfer.cut:
-            return
-        order, host = transfer.order, self.contents[Tier.HOST]
-        key, slot = order.stamps[transfer.done].key, order.host_slots[transfer.done]
-        if fails or (isinstance(order, Read) and key not in self.store):
-            transfer.ended = True
-            return
-        if isinstance(order, Read):
-            host[slot] = key
-        else:
-            assert host[slot] == key, "a wrong page would be stored"
-            self.store.add(key)
-        transfer.done += 1
-        transfer.ended = transfer.done == len(order.stamps)
-
-    def agree(self, copies: int) -> None:
-        self.execute()
-        self.reported = min(self.reported + copies, self.executed)
-        self.seen = {key: transfer.state() for key, transfer in self.transfers.items()}
-
-
-class Request:
-    def __init__(self, keys: list[bytes], lease: Lease):
-        self.keys = keys
-        self.lease = lease
-        self.computed = lease.committed
-
-
-def make(device: int, host: int, backlog: int = 0) -> tuple[Hierarchy, LateExecutor]:
-    executor = LateExecutor()
-    tree = Tree(EVICTION_POLICIES.get("lru")(), has_host=host > 0)
-    pools = SlotPool("device", device), SlotPool("host", host)
-    return Hierarchy(tree, *pools, WRITE_POLICIES.get("write_through")(), executor, backlog), executor
+SYMBOLS = st.text("ab", min_size=1, max_size=3) | st.sampled_from(["aaa", "aaab", "abab", "bbbb", "babba"])
 
 
 class HierarchyMachine(RuleBasedStateMachine):
-    @initialize(device=st.integers(2, 10), host=st.integers(0, 12), backlog=st.sampled_from([0, 2, 6]))
-    def start(self, device: int, host: int, backlog: int) -> None:
-        self.hierarchy, self.executor = make(device, host, backlog)
+    @initialize(shape=SHAPES)
+    def start(self, shape: Shape) -> None:
+        self.hierarchy, self.executor = make(shape)
         self.requests: list[Request] = []
-        self.forgotten: set[bytes] = set()
+        self.forgotten: set[tuple[Component, bytes]] = set()
 
-    @rule(symbols=st.text("ab", min_size=1, max_size=8), spare=st.integers(0, 2), reuse_all=st.booleans())
-    def admit(self, symbols: str, spare: int, reuse_all: bool) -> None:
+    @rule(symbols=SYMBOLS, spare=st.integers(0, 2), reuse_all=st.booleans(),
+          priority=st.integers(-2, 2))  # fmt: skip
+    def admit(self, symbols: str, spare: int, reuse_all: bool, priority: int) -> None:
         keys = history(symbols)
         reusable = keys if reuse_all else keys[:-1]
         expected = self.linear_match(reusable)
-        before = (len(self.hierarchy.tree), self.hierarchy.room.on_device)
-        admission = self.hierarchy.admit(reusable, len(keys) + 1, b"", spare)
+        before = self.fingerprint()
+        assert len(self.hierarchy.find(reusable).path) == sum(expected)
+        assert self.fingerprint() == before, "a match changed something"
+        admission = self.hierarchy.admit(reusable, len(keys) + 1, Asked(b"", spare, 0, priority))
         if admission is None:
-            assert (len(self.hierarchy.tree), self.hierarchy.room.on_device) == before
+            assert self.fingerprint() == before
             return
         assert (admission.device_pages, admission.host_pages) == expected
         assert len(admission.misses) == len(reusable) - sum(expected)
         assert len(admission.lease.slots) == len(keys) + 1
         self.requests.append(Request(keys, admission.lease))
 
+    def fingerprint(self) -> tuple[object, ...]:
+        hierarchy = self.hierarchy
+        pools = [hierarchy.room.device, hierarchy.room.host]
+        pools += [tier.book for side in hierarchy.sides.all for tier in (side.device, side.host)]
+        counts = [pool.count(owner) for pool in pools for owner in Owner]
+        return len(hierarchy.tree), hierarchy.tree.holds, hierarchy.room.on_device, counts
+
     def linear_match(self, keys: list[bytes]) -> tuple[int, int]:
-        tree, device, held = self.hierarchy.tree, 0, 0
+        """What can be used of `keys`, worked out page by page and with the rules as restore.py has them."""
+        tree = self.hierarchy.tree
+        path = []
         for key in keys:
             page = tree.find(key)
             if page is None:
                 break
-            held += 1
-            device += tree.slot(page, Tier.DEVICE) is not None
-        return device, held - device
+            path.append(page)
+        presences = [
+            Presence(side.policy, [side.held(page) for page in path]) for side in self.hierarchy.sides.all
+        ]
+        usable = restorable(len(path), presences).longest
+        device = sum(tree.slot(page, Tier.DEVICE) is not None for page in path[:usable])
+        return device, usable - device
 
     @precondition(lambda self: self.requests)
-    @rule(data=st.data(), pages=st.integers(1, 4))
-    def forward(self, data: st.DataObject, pages: int) -> None:
+    @rule(data=st.data(), pages=st.integers(0, 3), beyond=st.integers(0, 1), stops=st.booleans())
+    def forward(self, data: st.DataObject, pages: int, beyond: int, stops: bool) -> None:
         """A step: copies first, then the request reads all it has and fills pages."""
         request = data.draw(st.sampled_from(self.requests))
-        self.executor.execute()
-        device = self.executor.contents[Tier.DEVICE]
-        for key, slot in zip(request.keys[: request.computed], request.lease.slots, strict=False):
-            assert device[slot] == key, "attention would read a wrong page"
-        fresh = request.keys[request.computed : request.computed + pages]
-        for index, key in enumerate(fresh, request.computed):
-            device[request.lease.slots[index]] = key
-        request.computed += len(fresh)
-        self.hierarchy.commit(request.lease, fresh)
+        stop = self.hierarchy.next_stop(request.lease, request.computed)
+        if stops and stop is not None and stop <= request.computed + pages:
+            pages, beyond = stop - request.computed, 0
+        if not request.forward(self.hierarchy, self.executor, pages, beyond):
+            assert self.hierarchy.in_flight, "a request sits out with nothing to wait for"
+
+    @rule(symbols=SYMBOLS, chunk=st.integers(1, CHUNK - 1), agreed=st.booleans(), then=SYMBOLS)
+    def whole(self, symbols: str, chunk: int, agreed: bool, then: str) -> None:
+        """A request from its admission to its end, as far as there is room, and one more turn of the conversation."""
+        for keys in (history(symbols), history(symbols + then)):
+            self.hierarchy.run_ahead(2)
+            admission = self.hierarchy.admit(keys[:-1], len(keys), Asked())
+            if admission is None:
+                return
+            request = Request(keys, admission.lease)
+            going = True
+            while going and request.computed < len(keys):
+                stop = self.hierarchy.next_stop(request.lease, request.computed) or len(keys)
+                going = request.forward(self.hierarchy, self.executor, min(stop - request.computed, chunk))
+                if agreed:
+                    self.agree(100)
+            self.hierarchy.release(request.lease)
+            self.sound()
+        if agreed:
+            self.settle()
+
+    @rule()
+    def settle(self) -> None:
+        settle(self.hierarchy, self.executor)
 
     @precondition(lambda self: self.requests)
     @rule(data=st.data())
@@ -204,14 +131,18 @@ class HierarchyMachine(RuleBasedStateMachine):
         self.requests.remove(request)
         self.hierarchy.release(request.lease)
 
-    @rule(symbols=st.text("ab", min_size=1, max_size=8), minimum=st.integers(1, 3))
-    def prefetch(self, symbols: str, minimum: int) -> None:
+    @rule(symbols=SYMBOLS, minimum=st.integers(1, 3), sides=st.booleans())
+    def prefetch(self, symbols: str, minimum: int, sides: bool) -> None:
         keys = history(symbols)
         match = self.hierarchy.tree.match(keys)
-        missing = keys[match.held :]
-        if missing:
-            prefetch = self.hierarchy.prefetches.start(match.page, missing, b"", minimum)
-            assert prefetch is None or len(prefetch.keys) >= minimum
+        wanted = {}
+        for side in self.hierarchy.sides.all if sides else ():
+            reach = 1 if side.policy == EXACT else REACH
+            wanted[side.component] = range(max(0, len(keys) - reach), len(keys))
+        if wanted or match.held < len(keys):
+            stretch = Stretch(keys, match.held, len(keys), b"", wanted)
+            prefetch = self.hierarchy.prefetches.start(match.page, stretch, minimum)
+            assert prefetch is None or wanted or len(prefetch.keys) >= minimum
 
     @rule(data=st.data())
     def cut(self, data: st.DataObject) -> None:
@@ -226,11 +157,11 @@ class HierarchyMachine(RuleBasedStateMachine):
             for page in range(pages):
                 self.executor.transfer(transfer, fails and page == pages - 1)
 
-    @rule(symbols=st.text("ab", min_size=1, max_size=6))
-    def store_forgets(self, symbols: str) -> None:
+    @rule(symbols=SYMBOLS, component=st.sampled_from(Component))
+    def store_forgets(self, symbols: str, component: Component) -> None:
         """Somebody else collected it; that the tree thinks otherwise for a while is harmless."""
-        self.executor.store.discard(history(symbols)[-1])
-        self.forgotten.add(history(symbols)[-1])
+        self.executor.store.discard((component, history(symbols)[-1]))
+        self.forgotten.add((component, history(symbols)[-1]))
 
     @rule(count=st.integers(1, 3))
     def agree(self, count: int) -> None:
@@ -251,143 +182,42 @@ class HierarchyMachine(RuleBasedStateMachine):
         assert hierarchy_problems(self.hierarchy) == []
 
     @invariant()
-    def every_resident_page_holds_its_bytes(self) -> None:
-        tree, contents = self.hierarchy.tree, self.executor.contents
-        for page in range(1, len(tree.columns.key)):
-            for tier in (Tier.DEVICE, Tier.HOST):
-                slot = tree.slot(page, tier) if tree.columns.key[page] else None
-                if slot is not None:
-                    assert contents[tier][slot] == tree.columns.key[page]
-            if tree.columns.key[page] and tree.columns.stored[page]:
-                assert tree.columns.key[page] in self.executor.store | self.forgotten
+    def every_resident_block_holds_its_bytes(self) -> None:
+        hierarchy, executor = self.hierarchy, self.executor
+        key_of = hierarchy.tree.columns.key
+        unsent = {place for order in executor.queued if hasattr(order, "places") for place in order.places}
+        for page in range(1, len(key_of)):
+            if not key_of[page]:
+                continue
+            for tier, contents in ((Tier.DEVICE, executor.device), (Tier.HOST, executor.host)):
+                if resident(hierarchy, page, Component.FULL, tier):
+                    slot = hierarchy.tree.slot(page, tier)
+                    assert contents[Component.FULL][slot] == key_of[page]
+            if hierarchy.tree.columns.stored[page]:
+                assert (Component.FULL, key_of[page]) in executor.store | self.forgotten
+        for side in hierarchy.sides.all:
+            for page, slot in side.host.slots.items():
+                assert executor.host[side.component][slot] == key_of[page]
+            for page, slot in side.device.slots.items():
+                places = side.device.book.places(slot)
+                if side.component is Component.SLIDING:
+                    assert executor.device[side.component][slot] == key_of[page]
+                elif not unsent.intersection(places):
+                    assert executor.checkpoint(places) == key_of[page]
+            for page in side.stored:
+                assert (side.component, key_of[page]) in executor.store | self.forgotten
 
     def teardown(self) -> None:
         for request in self.requests:
             self.hierarchy.release(request.lease)
-        while self.hierarchy.in_flight or self.hierarchy.writes.pending or self.executor.queued:
-            for transfer in self.executor.transfers.values():
-                self.executor.transfer(transfer, fails=False)
-            self.agree(100)
+        settle(self.hierarchy, self.executor)
         assert idle_problems(self.hierarchy) == []
 
 
-HierarchyMachine.TestCase.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+HierarchyMachine.TestCase.settings = settings(max_examples=250, stateful_step_count=40, deadline=None)
 TestHierarchy = HierarchyMachine.TestCase
 
 
-def run(hierarchy: Hierarchy, executor: LateExecutor, symbols: str) -> tuple[int, int, dict[Miss, int]]:
-    """One request from admission to its end, with every copy agreed; what it found (device, host, misses)."""
-    keys = history(symbols)
-    admission = hierarchy.admit(keys, len(keys), b"")
-    assert admission is not None, "no room"
-    executor.execute()
-    for slot, key in zip(admission.lease.slots, keys, strict=True):
-        executor.contents[Tier.DEVICE].setdefault(slot, key)
-        executor.contents[Tier.DEVICE][slot] = key
-    hierarchy.commit(admission.lease, keys[admission.lease.committed :])
-    hierarchy.release(admission.lease)
-    while hierarchy.in_flight or executor.queued:
-        for transfer in executor.transfers.values():
-            executor.transfer(transfer, fails=False)
-        executor.agree(100)
-        hierarchy.absorb()
-    return admission.device_pages, admission.host_pages, dict(Counter(admission.misses))
-
-
-def test_a_history_that_left_the_device_comes_back_from_host() -> None:
-    hierarchy, executor = make(device=4, host=16)
-    assert run(hierarchy, executor, "abc") == (0, 0, {Miss.NEVER_SEEN: 3})
-    assert run(hierarchy, executor, "abc") == (3, 0, {})
-    run(hierarchy, executor, "bcda")
-    assert run(hierarchy, executor, "abc") == (0, 3, {})
-    assert hierarchy.copies.loaded == 3
-
-
-def test_a_cold_history_drains_from_its_tail() -> None:
-    hierarchy, executor = make(device=6, host=16)
-    run(hierarchy, executor, "abcd")
-    run(hierarchy, executor, "bbbb")
-    assert run(hierarchy, executor, "abcd")[:2] == (2, 2)
-
-
-def test_without_a_host_tier_pages_leave_for_good_and_the_miss_says_so() -> None:
-    hierarchy, executor = make(device=4, host=0)
-    run(hierarchy, executor, "abc")
-    run(hierarchy, executor, "bcda")
-    assert run(hierarchy, executor, "abc") == (0, 0, {Miss.EVICTED: 3})
-
-
-def test_what_is_dropped_for_want_of_host_room_is_booked_so() -> None:
-    hierarchy, executor = make(device=4, host=1)
-    run(hierarchy, executor, "ab")
-    assert hierarchy.room.reclaim(4)
-    assert run(hierarchy, executor, "ab") == (1, 0, {Miss.NO_HOST_ROOM: 1})
-
-
-def test_a_page_in_flight_is_joined_and_not_loaded_twice() -> None:
-    hierarchy, executor = make(device=8, host=16)
-    run(hierarchy, executor, "ab")
-    run(hierarchy, executor, "bbbbbbbb")
-    keys = history("ab")
-    first, second = hierarchy.admit(keys, 2, b""), hierarchy.admit(keys, 2, b"")
-    assert first and second and first.lease.slots == second.lease.slots
-    assert hierarchy.copies.loaded == 0 and len(hierarchy.copies.operations) == 1
-
-
-def test_retraction_and_resume_count_one_hit() -> None:
-    hierarchy, executor = make(device=8, host=16)
-    run(hierarchy, executor, "ab")
-    keys = history("ab")
-    admission = hierarchy.admit(keys, 2, b"")
-    assert admission
-    hierarchy.release(admission.lease)
-    again = hierarchy.admit(keys, 2, b"", counted=admission.lease.counted)
-    assert again
-    page = hierarchy.tree.find(keys[1])
-    assert page is not None and hierarchy.tree.columns.hits[page] == 2
-
-
-def test_a_history_that_left_the_replica_comes_back_from_the_store() -> None:
-    hierarchy, executor = make(device=4, host=8, backlog=8)
-    run(hierarchy, executor, "abc")
-    assert set(history("abc")) <= executor.store
-    for symbols in ("bbca", "ccca", "ddda"):
-        run(hierarchy, executor, symbols)
-    keys = history("abc")
-    assert hierarchy.tree.match(keys).held == 0
-    prefetch = hierarchy.prefetches.start(0, keys, b"", minimum=1)
-    assert prefetch and hierarchy.prefetches.bringing(keys[2]) is prefetch
-    while not prefetch.final:
-        executor.execute()
-        for transfer in executor.transfers.values():
-            executor.transfer(transfer, fails=False)
-        executor.agree(100)
-        hierarchy.absorb()
-    assert prefetch.landed == 3
-    assert run(hierarchy, executor, "abc") == (0, 3, {})
-
-
-def test_the_deepest_queued_writes_go_first_when_the_queue_is_full() -> None:
-    hierarchy, executor = make(device=8, host=8, backlog=2)
-    run(hierarchy, executor, "abcd")
-    assert executor.store == set(history("ab"))
-    assert hierarchy.writes.dropped == 2
-
-
-def test_a_page_that_is_being_written_keeps_its_host_slot() -> None:
-    hierarchy, executor = make(device=2, host=2, backlog=2)
-    for symbols in ("ab", "ba"):
-        keys = history(symbols)
-        admission = hierarchy.admit(keys, 2, b"")
-        assert admission
-        executor.contents[Tier.DEVICE].update(zip(admission.lease.slots, keys, strict=True))
-        hierarchy.commit(admission.lease, keys)
-        hierarchy.release(admission.lease)
-        executor.agree(100)
-        hierarchy.absorb()
-        executor.execute()
-    assert hierarchy.tree.match(history("ab")).held == 2 and hierarchy.writes.in_flight == 1
-    for transfer in list(executor.transfers.values()):
-        executor.transfer(transfer, fails=False)
-        executor.transfer(transfer, fails=False)
-    assert executor.store == set(history("ab"))
+@pytest.mark.full
+class TestHierarchyAtLength(HierarchyMachine.TestCase):
+    settings = settings(max_examples=3000, stateful_step_count=60, deadline=None)

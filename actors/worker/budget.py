@@ -1,0 +1,219 @@
+"""How much of a rank's memory each kind of state gets: made once, when the model is loaded and its shapes are known."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from stratakv.actors.worker.groups import GroupOfRank
+from stratakv.cluster.messages import ComponentRule
+from stratakv.kernels.shapes import LayerShape, ModelShapes
+from stratakv.storage.layout import (
+    BlockLayout,
+    DeviceMemoryTooSmall,
+    Group,
+    HostMemoryTooSmall,
+    device_slots_for,
+    host_slots_for,
+)
+from stratakv.storage.pools import SlotPool
+from stratakv.storage.restore import EXACT, trailing
+from stratakv.storage.settings import CacheSettings, format_size
+from stratakv.storage.side_setup import CheckpointPools, SidePools, WindowPools
+from stratakv.storage.tiers import Component
+
+
+class CacheSettingsError(ValueError):
+    """Settings of the cache do not suit the model. Names them and the remedy."""
+
+
+@dataclass(frozen=True)
+class TierSlots:
+    """Slots of each component in one tier."""
+
+    full: int
+    sliding: int = 0
+    recurrent: int = 0
+
+
+@dataclass(frozen=True)
+class Budget:
+    """The slots of a rank. `layouts` has, by component, a block layout for each group that the rank holds, `page_bytes`
+    what a full page takes on the device, `states` the working slots, and `pages_each` the page slots of a checkpoint in
+    a unified buffer (0 without one). `chunk_pages` is the most pages that one step of a request touches."""
+
+    device: TierSlots
+    host: TierSlots
+    states: int
+    pages_each: int
+    chunk_pages: int
+    page_bytes: int
+    layouts: dict[Component, tuple[BlockLayout, ...]]
+    window: int | None
+    cache: CacheSettings
+
+    def least(self, others: Sequence["Budget"]) -> "Budget":
+        """This budget with the slots that every one of `others` has too."""
+        return replace(
+            self,
+            device=_least([self.device, *(other.device for other in others)]),
+            host=_least([self.host, *(other.host for other in others)]),
+        )
+
+    def side_pools(self) -> SidePools | None:
+        """Fresh pools for the sides of the model; None when it has none."""
+        page_size = self.cache.page_size
+        windows = checkpoints = None
+        if self.window is not None:
+            policy = trailing(self.window, page_size)
+            pools = (
+                SlotPool("sliding device", self.device.sliding),
+                SlotPool("sliding host", self.host.sliding),
+            )
+            windows = WindowPools(policy, *pools, self.chunk_pages)
+        if self.states:
+            own = None if self.pages_each else SlotPool("checkpoints on the device", self.device.recurrent)
+            host = SlotPool("checkpoints on host", self.host.recurrent)
+            checkpoints = CheckpointPools(SlotPool("states", self.states), own, host, self.pages_each)
+        if windows is None and checkpoints is None:
+            return None
+        return SidePools(windows, checkpoints, self.cache.checkpoint_interval // page_size)
+
+    def rules(self) -> tuple[ComponentRule, ...]:
+        """What a prefix needs beside its full pages, for routers."""
+        rules = []
+        if self.window is not None:
+            policy = trailing(self.window, self.cache.page_size)
+            rules.append(ComponentRule(Component.SLIDING, policy.rule, policy.pages))
+        if self.states:
+            rules.append(ComponentRule(Component.RECURRENT, EXACT.rule, EXACT.pages))
+        return tuple(rules)
+
+
+def make_budget(
+    cache: CacheSettings,
+    shapes: ModelShapes,
+    itemsize: int,
+    held: Sequence[GroupOfRank],
+    max_running: int,
+    chunk: int,
+) -> Budget:
+    """Share out the memory that `cache` gives a rank which holds the groups `held` of a model of `shapes`.
+
+    `itemsize` is bytes of an element of KV, `max_running` and `chunk` the requests and tokens of one step at most. Raises
+    MemoryTooSmall or CacheSettingsError.
+    """
+    _check(cache, shapes)
+    layouts = _layouts(cache.page_size, shapes, itemsize, held)
+    chunk_pages = -(-chunk // cache.page_size) + 1
+    page_bytes = BlockLayout(shapes.full, cache.page_size, itemsize).payload_bytes
+    state_bytes, states = shapes.states_bytes(), max_running if shapes.states else 0
+    working = states * state_bytes
+    if working >= cache.device_memory:
+        raise DeviceMemoryTooSmall(
+            f"cache.device_memory is {format_size(cache.device_memory)}, and the states of scheduler.max_running "
+            f"({max_running}) requests alone take {format_size(working)}; raise it or lower scheduler.max_running"
+        )
+    memory = cache.device_memory - working
+    sliding_share = cache.sliding_share if shapes.sliding else 0.0
+    recurrent_share = cache.recurrent_share if shapes.states else 0.0
+    apart = 0.0 if cache.unified else recurrent_share
+    device = TierSlots(
+        full=device_slots_for(
+            int(memory * (1 - sliding_share - apart)), layouts[Component.FULL], max_running + 1
+        ),
+        sliding=_window_slots(int(memory * sliding_share), cache, shapes, itemsize, chunk_pages),
+        recurrent=int(memory * apart) // state_bytes if apart else 0,
+    )
+    host = TierSlots(
+        full=_host_slots(
+            int(cache.host_memory * (1 - sliding_share - recurrent_share)), layouts[Component.FULL]
+        ),
+        sliding=_side_slots(int(cache.host_memory * sliding_share), layouts.get(Component.SLIDING, ())),
+        recurrent=_side_slots(int(cache.host_memory * recurrent_share), layouts.get(Component.RECURRENT, ())),
+    )
+    return Budget(
+        device, host, states, -(-state_bytes // page_bytes) if cache.unified else 0, chunk_pages, page_bytes,
+        layouts, shapes.window, cache,
+    )  # fmt: skip
+
+
+def _check(cache: CacheSettings, shapes: ModelShapes) -> None:
+    if cache.unified and not shapes.states:
+        raise CacheSettingsError(
+            "cache.unified is true, and the model that model.path names keeps no recurrent state that could share a "
+            "buffer with its pages; leave cache.unified at false"
+        )
+    shares = {"cache.sliding_share": cache.sliding_share, "cache.recurrent_share": cache.recurrent_share}
+    if shapes.sliding and shapes.states and sum(shares.values()) >= 1:
+        raise CacheSettingsError(
+            " and ".join(f"{name} ({share:g})" for name, share in shares.items())
+            + " leave nothing for full pages; lower them until their sum is below 1"
+        )
+
+
+def _layouts(
+    page_size: int, shapes: ModelShapes, itemsize: int, held: Sequence[GroupOfRank]
+) -> dict[Component, tuple[BlockLayout, ...]]:
+    layouts = {Component.FULL: _by_group(shapes.full, page_size, itemsize, Component.FULL, held)}
+    if shapes.sliding:
+        layouts[Component.SLIDING] = _by_group(shapes.sliding, page_size, itemsize, Component.SLIDING, held)
+    if shapes.states:
+        blob = LayerShape(1, shapes.states_bytes(), 0)
+        layouts[Component.RECURRENT] = (BlockLayout([blob], 1, 1, Component.RECURRENT, Group()),)
+    return layouts
+
+
+def _by_group(
+    layers: Sequence[LayerShape],
+    page_size: int,
+    itemsize: int,
+    component: Component,
+    held: Sequence[GroupOfRank],
+) -> tuple[BlockLayout, ...]:
+    return tuple(
+        BlockLayout(
+            [replace(layer, heads=layer.heads // own.share.of) for layer in layers],
+            page_size,
+            itemsize,
+            component,
+            own.group,
+        )
+        for own in held
+    )
+
+
+def _window_slots(
+    memory: int, cache: CacheSettings, shapes: ModelShapes, itemsize: int, chunk_pages: int
+) -> int:
+    if not shapes.sliding or shapes.window is None:
+        return 0
+    page = BlockLayout(shapes.sliding, cache.page_size, itemsize).payload_bytes
+    least = trailing(shapes.window, cache.page_size).pages + chunk_pages + 2
+    if memory // page < least:
+        raise DeviceMemoryTooSmall(
+            f"cache.device_memory with cache.sliding_share {cache.sliding_share:g} gives sliding windows "
+            f"{format_size(memory)}: {memory // page} pages of {page} bytes, where {least} must fit for one request; "
+            "raise either, or lower scheduler.token_budget"
+        )
+    return memory // page
+
+
+def _host_slots(memory: int, layouts: Sequence[BlockLayout]) -> int:
+    if len(layouts) == 1:
+        return host_slots_for(memory, layouts[0], minimum=1)
+    slots = _side_slots(memory, layouts)
+    if memory and not slots:
+        raise HostMemoryTooSmall(f"cache.host_memory: {format_size(memory)} does not hold one page; raise it")
+    return slots
+
+
+def _side_slots(memory: int, layouts: Sequence[BlockLayout]) -> int:
+    each = sum(layout.block_bytes for layout in layouts)
+    return memory // each if each else 0
+
+
+def _least(slots: Sequence[TierSlots]) -> TierSlots:
+    return TierSlots(
+        full=min(s.full for s in slots),
+        sliding=min(s.sliding for s in slots),
+        recurrent=min(s.recurrent for s in slots),
+    )
