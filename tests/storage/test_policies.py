@@ -143,7 +143,7 @@ def test_best_effort_cuts_at_the_first_look_and_wait_complete_never(state):
     assert prefetch("wait_complete").verdict(state) is Verdict.WAIT
 
 
-@given(states, st.floats(0, 10), st.floats(0, 10))
+@given(states, st.floats(0.01, 10), st.floats(0, 10))
 def test_timeout_counts_from_the_first_blocked_look(state, base, per_1024):
     policy = prefetch("timeout", prefetch_timeout_base=base, prefetch_timeout_per_1024=per_1024)
     limit = base + per_1024 * state.tokens / 1024
