@@ -62,7 +62,7 @@ def hot_set_and_scan(policy: str) -> int:
 
 def test_cost_resists_a_scan_and_lru_does_not():
     possible = 200 * 16
-    assert hot_set_and_scan("cost") > 0.9 * possible
+    assert hot_set_and_scan("cost") > 0.8 * possible
     assert hot_set_and_scan("lru") < 0.4 * possible
 
 
