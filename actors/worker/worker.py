@@ -161,7 +161,7 @@ class Worker:
         lookup, engine, config = self._lookup, self._engine, self._config
         if lookup is None or engine is None:
             return None
-        policy = PREFETCH_POLICIES.get(config.store.prefetch_policy)()
+        policy = PREFETCH_POLICIES.get(config.store.prefetch_policy)(config.store)
         return lambda hierarchy: StoreSeeker(
             config.store, policy, hierarchy, lookup, config.cache.page_size, engine.found, time.monotonic
         )

@@ -28,3 +28,31 @@ class WriteThrough:
     def wants_backup(self, hits: int) -> bool:
         """From the first hit on."""
         return hits >= 1
+
+
+@WRITE_POLICIES.register("write_through_selective")
+class WriteThroughSelective:
+    """Copies a page once a second request has used it.
+
+    Use it when most prompts never come back and the host link, or the store behind it, is what is short: pages that
+    were asked for once cost nothing, unless the device runs out of room for them. The first reuse of a page must be
+    served by the device.
+    """
+
+    def wants_backup(self, hits: int) -> bool:
+        """From the second hit on."""
+        return hits >= 2
+
+
+@WRITE_POLICIES.register("write_back")
+class WriteBack:
+    """Copies no page because it was used: the hierarchy copies those that are about to leave the device.
+
+    Use it when the device holds nearly all that is asked for again, and copies would only compete with the model for
+    memory bandwidth. What was not copied yet is lost with its worker, and reaches the store late: no policy for
+    replicas that share their pages.
+    """
+
+    def wants_backup(self, hits: int) -> bool:
+        """Never."""
+        return False

@@ -30,7 +30,13 @@ class StoreSettings(SettingsModel):
     prefetch_threshold: int = Field(
         256, ge=1, description="tokens that a prefetch must bring to be worth the way to the store"
     )
-    prefetch_policy: str = Field("wait_complete", description="when a waiting request gives up on the store")
+    prefetch_policy: str = Field("break_even", description="when a waiting request gives up on the store")
+    prefetch_timeout_base: float = Field(
+        1.0, ge=0, description="seconds that the prefetch policy `timeout` waits for any prefetch"
+    )
+    prefetch_timeout_per_1024: float = Field(
+        0.25, ge=0, description="seconds that `timeout` waits besides for each 1,024 tokens of a prefetch"
+    )
     deadline: float = Field(
         30.0, gt=0, description="seconds a request waits for the store at most, whatever the policy"
     )
