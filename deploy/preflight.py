@@ -59,7 +59,8 @@ def check_model(path: str) -> None:
         _check_hub_name(path)
     else:
         raise PreflightError(
-            f"model.path: there is no {path}; give a Hugging Face directory, a hub name such as org/model, or smollm2"
+            f"model.path: there is no {path}; give a Hugging Face directory, a hub name such as org/model, smollm2 or "
+            "gemma3"
         )
 
 

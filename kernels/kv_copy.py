@@ -2,38 +2,53 @@
 
 `host` is a uint8 tensor [host slots, block_bytes]. The payload of a block starts at `payload_offset` and holds, layer
 after layer, K [page_size, heads, key_dim] and V [page_size, heads, value_dim] in the pool's dtype. So a layer's part of
-a block is contiguous, and a load can go layer by layer under the compute of the layers before. This is the reference
-for every faster twin.
+a block is contiguous, and a load can go layer by layer under the compute of the layers before. A block may hold a
+`share` of the pool's heads instead of all of them: then `heads` above is that share, and the copy leaves the other
+heads alone. This is the reference for every faster twin.
 """
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
 
-from stratakv.kernels.pool import DevicePool, bytes_per_page
+from stratakv.kernels.pool import DevicePool
+from stratakv.kernels.shapes import Share
 
 Slots = Sequence[int] | torch.Tensor
+ALL_HEADS = Share()
 
 
 def backup(
-    pool: DevicePool, host: torch.Tensor, payload_offset: int, device_slots: Slots, host_slots: Slots
+    pool: DevicePool,
+    host: torch.Tensor,
+    payload_offset: int,
+    device_slots: Slots,
+    host_slots: Slots,
+    share: Share = ALL_HEADS,
 ) -> None:
     """Copy the pages in `device_slots[i]` to `host[host_slots[i]]`, all layers; nothing but their payloads changes.
 
-    ValueError when the slots do not pair up or the payload does not fit the block or the dtype's alignment.
+    ValueError when the slots do not pair up, the heads of a layer have no such share, or the payload does not fit the
+    block or the dtype's alignment.
     """
     source, target = _pair(pool, device_slots, host_slots, host)
-    for pages, payload in _layers(pool, host, payload_offset):
-        payload.index_copy_(0, target, pages.index_select(0, source).to(host.device))
+    for part in _parts(pool, host, payload_offset, share):
+        part.payload.index_copy_(0, target, part.pages.index_select(0, source).to(host.device))
 
 
 def load(
-    pool: DevicePool, host: torch.Tensor, payload_offset: int, device_slots: Slots, host_slots: Slots
+    pool: DevicePool,
+    host: torch.Tensor,
+    payload_offset: int,
+    device_slots: Slots,
+    host_slots: Slots,
+    share: Share = ALL_HEADS,
 ) -> None:
     """Copy `host[host_slots[i]]` to the pages in `device_slots[i]`, all layers. Errors as `backup`."""
     target, source = _pair(pool, device_slots, host_slots, host)
-    for pages, payload in _layers(pool, host, payload_offset):
-        pages.index_copy_(0, target, payload.index_select(0, source).to(pool.device))
+    for part in _parts(pool, host, payload_offset, share):
+        part.pages.index_copy_(0, target, part.payload.index_select(0, source).to(pool.device))
 
 
 def load_layer(
@@ -43,11 +58,12 @@ def load_layer(
     layer: int,
     device_slots: Slots,
     host_slots: Slots,
+    share: Share = ALL_HEADS,
 ) -> None:
     """`load` for one layer only: what must have ended before the attention of `layer` reads its pages."""
     target, source = _pair(pool, device_slots, host_slots, host)
-    for pages, payload in _layers(pool, host, payload_offset)[2 * layer : 2 * layer + 2]:
-        pages.index_copy_(0, target, payload.index_select(0, source).to(pool.device))
+    for part in _parts(pool, host, payload_offset, share)[2 * layer : 2 * layer + 2]:
+        part.pages.index_copy_(0, target, part.payload.index_select(0, source).to(pool.device))
 
 
 def _pair(
@@ -61,9 +77,20 @@ def _pair(
     return device, blocks
 
 
-def _layers(pool: DevicePool, host: torch.Tensor, offset: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
-    """K of layer 0, V of layer 0, K of layer 1, ...: pages in the pool and their payload, both [slots, elements]."""
-    size = bytes_per_page(pool.shapes, pool.page_size, pool.dtype)
+class _Part(NamedTuple):
+    """K or V of a layer: `pages` in the pool, `payload` in the blocks, both [slots, page_size, heads, dim]."""
+
+    pages: torch.Tensor
+    payload: torch.Tensor
+
+
+def _parts(pool: DevicePool, host: torch.Tensor, offset: int, share: Share) -> list[_Part]:
+    """K of layer 0, V of layer 0, K of layer 1, ..."""
+    pages = [
+        _shared(memory, share) for layer in zip(pool.keys, pool.values, strict=True) for memory in layer
+    ]
+    elements = [part[0].numel() for part in pages]
+    size = sum(elements) * pool.dtype.itemsize
     if offset + size > host.shape[1]:
         raise ValueError(
             f"a payload of {size} bytes at offset {offset} does not fit a block of {host.shape[1]} bytes"
@@ -73,6 +100,15 @@ def _layers(pool: DevicePool, host: torch.Tensor, offset: int) -> list[tuple[tor
             f"blocks and payload offset must be multiples of {pool.dtype.itemsize} bytes ({pool.dtype})"
         )
     payload = host[:, offset : offset + size].view(pool.dtype)
-    pages = [memory.flatten(1) for layer in zip(pool.keys, pool.values, strict=True) for memory in layer]
-    parts = torch.split(payload, [part.shape[1] for part in pages], dim=1)
-    return list(zip(pages, parts, strict=True))
+    places = torch.split(payload, elements, dim=1)
+    return [
+        _Part(part, place.unflatten(1, part.shape[1:])) for part, place in zip(pages, places, strict=True)
+    ]
+
+
+def _shared(memory: torch.Tensor, share: Share) -> torch.Tensor:
+    """The heads of `share` in `memory` [slots, page_size, heads, dim], as a view."""
+    heads, rest = divmod(memory.shape[2], share.of)
+    if rest:
+        raise ValueError(f"{memory.shape[2]} heads do not part into {share.of} equal shares")
+    return memory.narrow(2, share.index * heads, heads)

@@ -5,7 +5,7 @@ import torch
 
 from stratakv.kernels.kv_copy import backup, load, load_layer
 from stratakv.kernels.pool import DevicePool, bytes_per_page
-from stratakv.kernels.shapes import LayerShape
+from stratakv.kernels.shapes import LayerShape, Share
 
 SHAPES = [LayerShape(2, 8, 8), LayerShape(1, 6, 4), LayerShape(3, 8, 16)]
 OFFSET = 256
@@ -102,3 +102,36 @@ def test_pool_states_its_size():
     assert (pool.keys[2][3, 1] == 7).all()
     with pytest.raises(ValueError, match="a pool needs a slot"):
         DevicePool(SHAPES, 0, 4, torch.float32)
+
+
+@pytest.mark.parametrize("shape", [LayerShape(4, 6, 10), LayerShape(2, 4, 0)])
+def test_shares_of_the_heads_make_up_the_page(shape):
+    """Each share goes to a block of its own, which holds what a pool of those heads alone would write."""
+    pool = DevicePool([shape, LayerShape(2, 8, 8)], 5, 4, torch.float32)
+    for memory in (*pool.keys, *pool.values):
+        memory.copy_(torch.randn(memory.shape))
+    other = DevicePool(pool.shapes, 5, 4, torch.float32)
+    half = [LayerShape(s.heads // 2, s.key_dim, s.value_dim) for s in pool.shapes]
+    for index in range(2):
+        share, part = Share(index, 2), DevicePool(half, 5, 4, torch.float32)
+        for own, whole in zip((*part.keys, *part.values), (*pool.keys, *pool.values), strict=True):
+            heads = own.shape[2]
+            own.copy_(whole[:, :, index * heads : (index + 1) * heads])
+        host = torch.zeros(3, OFFSET + 2 * bytes_per_page(half, 4, torch.float32), dtype=torch.uint8)
+        expected = host.clone()
+        backup(pool, host, OFFSET, (4, 1), (0, 2), share)
+        backup(part, expected, OFFSET, (4, 1), (0, 2))
+        assert torch.equal(host, expected)
+        load(other, host, OFFSET, (4,), (0,), share)
+        for layer in range(2):
+            load_layer(other, host, OFFSET, layer, (1,), (2,), share)
+    assert [pool_bytes(other, slot) for slot in (4, 1)] == [pool_bytes(pool, slot) for slot in (4, 1)]
+    assert not any(memory[[0, 2, 3]].any() for memory in (*other.keys, *other.values))
+
+
+def test_heads_that_do_not_part_are_refused():
+    pool, host = random_pool(4, torch.float32), random_host(4, torch.float32)
+    with pytest.raises(ValueError, match="1 heads do not part into 2 equal shares"):
+        backup(pool, host, OFFSET, (1,), (1,), Share(0, 2))
+    with pytest.raises(ValueError, match="no share 2 of 2"):
+        Share(2, 2)
