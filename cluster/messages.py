@@ -14,6 +14,8 @@ from typing import Union
 import msgspec
 
 from stratakv.cluster.events import PageEvents, Snapshot, Watch
+from stratakv.storage.restore import HitPolicy, Rule
+from stratakv.storage.tiers import Component
 
 
 class FinishReason(StrEnum):
@@ -46,6 +48,7 @@ class Generate(msgspec.Struct, frozen=True, kw_only=True, tag="generate"):
     sampling: Sampling
     extra_key: str | None = None
     cache_salt: str | None = None
+    priority: int = 0
 
 
 class Abort(msgspec.Struct, frozen=True, tag="abort"):
@@ -118,6 +121,20 @@ class Beat(msgspec.Struct, frozen=True, tag="beat"):
     sequence: int = 0
 
 
+class ComponentRule(msgspec.Struct, frozen=True):
+    """What a component needs for a prefix to be usable, beside full attention, which needs all of it: the last `pages`
+    pages (`trailing`), or the last page alone (`exact`)."""
+
+    component: Component
+    rule: Rule
+    pages: int = 0
+
+    @property
+    def policy(self) -> HitPolicy:
+        """The same as `storage.restore` has it. ValueError for a rule that contradicts its pages."""
+        return HitPolicy(self.rule, self.pages)
+
+
 class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
     """What a gateway must know of the model a replica serves. Travels through Ray with the endpoint."""
 
@@ -132,6 +149,8 @@ class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
     eos_token_ids: tuple[int, ...]
     identity: str
     """Hex digest of what makes KV bytes mean something; equal identities may share pages."""
+    rules: tuple[ComponentRule, ...] = ()
+    """Of the components that replicas announce beside the full pages; none for a model with full attention alone."""
 
 
 class Endpoint(msgspec.Struct, frozen=True, kw_only=True):

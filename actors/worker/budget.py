@@ -4,7 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from stratakv.actors.worker.groups import GroupOfRank
+from stratakv.actors.worker.host import BlockSpec
 from stratakv.cluster.messages import ComponentRule
+from stratakv.kernels.memory import DeviceMemory
 from stratakv.kernels.shapes import LayerShape, ModelShapes
 from stratakv.storage.layout import (
     BlockLayout,
@@ -18,6 +20,7 @@ from stratakv.storage.pools import SlotPool
 from stratakv.storage.restore import EXACT, trailing
 from stratakv.storage.settings import CacheSettings, format_size
 from stratakv.storage.side_setup import CheckpointPools, SidePools, WindowPools
+from stratakv.storage.stores.answers import Shelf
 from stratakv.storage.tiers import Component
 
 
@@ -98,13 +101,14 @@ def make_budget(
 ) -> Budget:
     """Share out the memory that `cache` gives a rank which holds the groups `held` of a model of `shapes`.
 
-    `itemsize` is bytes of an element of KV, `max_running` and `chunk` the requests and tokens of one step at most. Raises
-    MemoryTooSmall or CacheSettingsError.
+    `itemsize` is bytes of an element of KV, `max_running` and `chunk` the requests and tokens of one step at most.
+    Raises MemoryTooSmall or CacheSettingsError.
     """
     _check(cache, shapes)
     layouts = _layouts(cache.page_size, shapes, itemsize, held)
     chunk_pages = -(-chunk // cache.page_size) + 1
-    page_bytes = BlockLayout(shapes.full, cache.page_size, itemsize).payload_bytes
+    page = BlockLayout(shapes.full, cache.page_size, itemsize)
+    page_bytes = page.payload_bytes
     state_bytes, states = shapes.states_bytes(), max_running if shapes.states else 0
     working = states * state_bytes
     if working >= cache.device_memory:
@@ -117,9 +121,7 @@ def make_budget(
     recurrent_share = cache.recurrent_share if shapes.states else 0.0
     apart = 0.0 if cache.unified else recurrent_share
     device = TierSlots(
-        full=device_slots_for(
-            int(memory * (1 - sliding_share - apart)), layouts[Component.FULL], max_running + 1
-        ),
+        full=device_slots_for(int(memory * (1 - sliding_share - apart)), page, max_running + 1),
         sliding=_window_slots(int(memory * sliding_share), cache, shapes, itemsize, chunk_pages),
         recurrent=int(memory * apart) // state_bytes if apart else 0,
     )
@@ -217,3 +219,35 @@ def _least(slots: Sequence[TierSlots]) -> TierSlots:
         sliding=min(s.sliding for s in slots),
         recurrent=min(s.recurrent for s in slots),
     )
+
+
+def host_specs(
+    budget: Budget, memory: DeviceMemory, held: Sequence[GroupOfRank]
+) -> dict[Component, list[BlockSpec]]:
+    """What to lay out in the host slab of a rank with `memory` that holds the groups `held`."""
+    slots = {
+        Component.FULL: (budget.host.full, memory.full),
+        Component.SLIDING: (budget.host.sliding, memory.sliding),
+    }
+    specs = {
+        component: [
+            BlockSpec(layout, count, pool, own.share, own.writes)
+            for layout, own in zip(budget.layouts[component], held, strict=True)
+        ]
+        for component, (count, pool) in slots.items()
+        if component in budget.layouts
+    }
+    if Component.RECURRENT in budget.layouts:
+        blob = budget.layouts[Component.RECURRENT][0]
+        specs[Component.RECURRENT] = [BlockSpec(blob, budget.host.recurrent)]
+    return specs
+
+
+def shelves(budget: Budget, groups: int) -> dict[Component, list[Shelf]]:
+    """Where the blocks of all ranks together lie in the store: every page in all of `groups` groups."""
+    return {
+        component: [Shelf(component, Group())]
+        if component is Component.RECURRENT
+        else [Shelf(component, Group(index, groups)) for index in range(groups)]
+        for component in budget.layouts
+    }

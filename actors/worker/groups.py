@@ -37,8 +37,8 @@ def head_groups(setting: int | None, ranks: int, heads: int, latent: bool) -> in
         )
     if groups % ranks and ranks % groups:
         raise GroupError(
-            f"store.head_groups is {groups} and tensor_parallel is {ranks}: one must be a multiple of the other, so that "
-            "a rank holds whole groups"
+            f"store.head_groups is {groups} and tensor_parallel is {ranks}: one must be a multiple of the other, "
+            "so that a rank holds whole groups"
         )
     return groups
 

@@ -10,6 +10,7 @@ from mmap import mmap
 
 import torch
 
+from stratakv.kernels.kv_copy import ALL_HEADS
 from stratakv.kernels.pool import DevicePool
 from stratakv.kernels.shapes import Share
 from stratakv.storage.layout import BlockLayout
@@ -46,7 +47,7 @@ class BlockSpec:
     layout: BlockLayout
     slots: int
     pool: DevicePool | None = None
-    share: Share = Share()
+    share: Share = ALL_HEADS
     writes: bool = True
 
     @property

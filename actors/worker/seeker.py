@@ -129,9 +129,8 @@ class StoreSeeker:
                 self._delivered(search, prefetch, now)
             elif now - search.since > self._settings.deadline:
                 self._give_up(search, Miss.DEADLINE)
-            elif prefetch is not None and search.held_up is not None:
-                if self._policy.verdict(self._state(search, prefetch, now)) is Verdict.CUT:
-                    self._give_up(search, Miss.CUT)
+            elif prefetch is not None and self._is_too_dear(search, prefetch, now):
+                self._give_up(search, Miss.CUT)
 
     def forget(self, id: RequestId) -> None:
         """The request was aborted. Its prefetch goes on: others may have joined it, and the pages will be wanted
@@ -150,6 +149,12 @@ class StoreSeeker:
             return False
         self._await(search, found, found.stretch.first + _shared(keys, found))
         return True
+
+    def _is_too_dear(self, search: _Search, prefetch: Prefetch, now: float) -> bool:
+        """Whether the policy says so; it is not asked before the request could run."""
+        if search.held_up is None:
+            return False
+        return self._policy.verdict(self._state(search, prefetch, now)) is Verdict.CUT
 
     def _state(self, search: _Search, prefetch: Prefetch, now: float) -> PrefetchState:
         """What the policy is told. Computing the rest begins where the request could go on after a cut."""

@@ -2,16 +2,21 @@
 
 import hashlib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 import torch
 
 from stratakv.actors.settings import SchedulerSettings
+from stratakv.actors.worker.budget import Budget, TierSlots, host_specs, make_budget, shelves
 from stratakv.actors.worker.endpoint import Emission
 from stratakv.actors.worker.engine import Engine
-from stratakv.actors.worker.head import Head
+from stratakv.actors.worker.groups import groups_of_rank
+from stratakv.actors.worker.head import Head, Pools
+from stratakv.actors.worker.host import HostMemory, bytes_of
 from stratakv.actors.worker.lookup import StoreLookup
 from stratakv.actors.worker.rank import Forward, Rank
 from stratakv.actors.worker.seeker import StoreSeeker
@@ -19,19 +24,18 @@ from stratakv.actors.worker.transfers import Transfers
 from stratakv.cluster.agreement import LocalGroup, SlotTable
 from stratakv.cluster.messages import Delta, Generate, Sampling, pack_tokens
 from stratakv.cluster.plan import Row
-from stratakv.kernels.pool import DevicePool
-from stratakv.kernels.shapes import LayerShape
+from stratakv.kernels.memory import DeviceMemory
+from stratakv.kernels.shapes import LayerShape, ModelShapes
 from stratakv.storage.keys import chain, namespace_seed
 from stratakv.storage.layout import BlockLayout
-from stratakv.storage.policies.prefetch import WaitComplete
-from stratakv.storage.pools import HostBlocks
+from stratakv.storage.policies.prefetch import PREFETCH_POLICIES
 from stratakv.storage.residence import Changes, Holdings
 from stratakv.storage.settings import CacheSettings
 from stratakv.storage.stores.settings import StoreSettings
 from stratakv.storage.stores.store import Store
 
 VOCAB = 101
-SHAPES = [LayerShape(1, 2, 2), LayerShape(1, 2, 2)]
+SHAPES = ModelShapes.plain([LayerShape(1, 2, 2), LayerShape(1, 2, 2)])
 
 
 class DigestModel:
@@ -44,8 +48,9 @@ class DigestModel:
         self.poison: int | None = None
         """A token after which the logits are no numbers."""
 
-    def forward(self, rows: Sequence[Row], pool: DevicePool) -> torch.Tensor:
+    def forward(self, rows: Sequence[Row], memory: DeviceMemory) -> torch.Tensor:
         self.steps += 1
+        pool = memory.full
         if self.steps == self.fail_on_step:
             raise RuntimeError("the model broke")
         logits = []
@@ -77,45 +82,81 @@ def expected_output(prompt: list[int], count: int) -> list[int]:
     return tokens[len(prompt) :]
 
 
+HELD = groups_of_rank(1, 0, 1)
+
+
+def _budget(
+    cache: CacheSettings, scheduler: SchedulerSettings, shapes: ModelShapes, device: int, host: int
+) -> Budget:
+    """`device` and `host` slots of full pages, and sides as large as those of a worker with that much memory."""
+    ample = cache.model_copy(update={"device_memory": 1 << 30, "host_memory": 1 << 30})
+    made = make_budget(ample, shapes, 4, HELD, scheduler.max_running, scheduler.token_budget)
+    side = max(4, host // 4) if host else 0
+    few = TierSlots(device, (made.device.sliding > 0) * SLIDING, (made.device.recurrent > 0) * RECURRENT)
+    return replace(
+        made, device=few,
+        host=TierSlots(host, (made.host.sliding > 0) * side, (made.host.recurrent > 0) * side),
+    )  # fmt: skip
+
+
+def _memory(budget: Budget, shapes: ModelShapes) -> DeviceMemory:
+    return DeviceMemory.build(
+        shapes, full=budget.device.full, sliding=budget.device.sliding, states=budget.states,
+        checkpoints=budget.device.recurrent, page_size=budget.cache.page_size, dtype=torch.float32,
+        unified=budget.pages_each > 0,
+    )  # fmt: skip
+
+
+SLIDING, RECURRENT = 192, 12
+"""Slots of the sliding pool and of checkpoints."""
+
+
 class EngineClient:
     """An engine over `model`, and what its clients have been told."""
 
     def __init__(
         self,
         model: Forward,
-        shapes: Sequence[LayerShape],
+        shapes: ModelShapes,
         *,
         page_size: int = 4,
         device: int = 64,
         host: int = 64,
         limit: int = 10_000,
-        store: Callable[[BlockLayout], Store] | None = None,
+        store: Callable[[Sequence[BlockLayout]], Store] | None = None,
+        cache: Mapping[str, Any] = MappingProxyType({}),
+        prefetch_policy: str = "wait_complete",
         **scheduler: int,
     ) -> None:
+        """`device` and `host` are slots of full pages; windows and checkpoints get as much again as `cache`'s shares
+        say."""
         self.told: dict[str, list[Delta]] = {}
         self.sizes: list[int] = []
         self.held_keys: set[bytes] = set()
         self.snapshots: list[Holdings] = []
-        layout = BlockLayout(shapes, page_size, itemsize=4)
-        blocks = HostBlocks(bytearray(host * layout.block_bytes), host, layout) if host else None
-        self.pool = pool = DevicePool(shapes, device, page_size, torch.float32)
         settings = SchedulerSettings(**{"token_budget": 16, "max_running": 16, **scheduler})
-        cache = CacheSettings(page_size=page_size)
+        caching = CacheSettings(page_size=page_size, **{"checkpoint_interval": 0, **cache})
         self.page_size = page_size
+        budget = _budget(caching, settings, shapes, device, host)
+        self.memory = _memory(budget, shapes)
+        specs = host_specs(budget, self.memory, HELD)
+        blocks = HostMemory(bytearray(bytes_of(specs.values())), specs) if host else None
+        self.pool = self.memory.full
         table, transfers, seeker_of, identity = SlotTable(), None, None, bytes(32)
         self.engine = Engine(page_size)
         if store is not None and blocks is not None:
-            opened = store(layout)
+            opened = store(blocks.layouts())
             identity = bytes.fromhex(opened.identity.digest())
-            transfers, lookup = Transfers(opened, blocks, table, readers=2), StoreLookup(opened)
-            asks = StoreSettings(prefetch_threshold=1)
+            transfers = Transfers(opened, blocks, table, readers=2)
+            lookup = StoreLookup(opened, shelves(budget, 1))
+            asks = StoreSettings(prefetch_threshold=1, prefetch_policy=prefetch_policy)
+            policy = PREFETCH_POLICIES.get(prefetch_policy)(asks)
             seeker_of = lambda hierarchy: StoreSeeker(  # noqa: E731
-                asks, WaitComplete(), hierarchy, lookup, page_size, self.engine.found, time.monotonic
+                asks, policy, hierarchy, lookup, page_size, self.engine.found, time.monotonic
             )
-        self.head = Head(
-            cache, settings, device_slots=device, host_slots=host, eos=(), limit=limit, seeker_of=seeker_of
-        )
-        rank = Rank(model, pool, blocks, LocalGroup(), identity, table, transfers)
+        pools = Pools(device, host, budget.side_pools())
+        self.head = Head(caching, settings, pools, eos=(), limit=limit, seeker_of=seeker_of)
+        rank = Rank(model, self.memory, blocks, LocalGroup(), identity, table, transfers)
         self.engine.connect(self.head, rank, self)
 
     def deliver_events(self, changes: Changes) -> None:

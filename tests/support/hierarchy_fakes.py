@@ -1,4 +1,4 @@
-"""A hierarchy over an executor that is late and follows every byte: what is in a slot is the key of the page it is of."""
+"""A hierarchy over an executor that is late and follows every byte: a slot holds the key of the page it is of."""
 
 import hashlib
 from dataclasses import dataclass
