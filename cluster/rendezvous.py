@@ -36,3 +36,14 @@ class Meeting(Protocol):
 
     def wait(self, deadline: float) -> Rendezvous:
         """The other ranks: what rank 0 has published. TimeoutError, which names rank 0, after `deadline` seconds."""
+
+
+class Nobody:
+    """The meeting of the only rank of a replica."""
+
+    def publish(self, rendezvous: Rendezvous) -> None:
+        """Nobody waits for it."""
+
+    def wait(self, deadline: float) -> Rendezvous:
+        """TimeoutError at once: there is no other rank."""
+        raise TimeoutError("this rank has nobody to meet; tensor_parallel is 1")

@@ -65,7 +65,9 @@ def open_store() -> dist.TCPStore:
     """Rank 0's store, on a free port of the loopback alone: it lets in whoever can reach it."""
     listener = socket.create_server((_HOST, 0))
     port = listener.getsockname()[1]
-    return dist.TCPStore(_HOST, port, is_master=True, wait_for_workers=False, master_listen_fd=listener.detach())
+    return dist.TCPStore(
+        _HOST, port, is_master=True, wait_for_workers=False, master_listen_fd=listener.detach()
+    )
 
 
 def connect_store(port: int, deadline: float) -> dist.TCPStore:

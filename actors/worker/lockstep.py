@@ -1,7 +1,7 @@
 """One plan on all ranks: the head sends it and carries it out, the others take it and do the same.
 
-`Leader` stands where a single rank would, in the engine's loop. `Follower` is what a rank other than 0 has instead of an
-engine: a thread that waits for the next plan, without a deadline, and carries it out.
+`Leader` stands where a single rank would, in the engine's loop. `Follower` is what a rank other than 0 has instead of
+an engine: a thread that waits for the next plan, without a deadline, and carries it out.
 """
 
 import logging

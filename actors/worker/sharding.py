@@ -33,7 +33,9 @@ def split_for(config: PreTrainedConfig, ranks: int) -> HeadSplit:
     plan = text.base_model_tp_plan or {}
     rules = {name.rpartition("self_attn.")[2]: rule for name, rule in plan.items() if "self_attn." in name}
     if {name: rules.get(name) for name in _SPLIT_ATTENTION} != _SPLIT_ATTENTION:
-        raise _unsplittable(config, "the plan that transformers has for it does not split its attention heads")
+        raise _unsplittable(
+            config, "the plan that transformers has for it does not split its attention heads"
+        )
     try:
         split = split_of(text.to_dict(), ranks)
     except Indivisible as error:
@@ -44,7 +46,13 @@ def split_for(config: PreTrainedConfig, ranks: int) -> HeadSplit:
 
 
 def load_sharded(
-    directory: Path, config: PreTrainedConfig, dtype: torch.dtype, device: torch.device, *, rank: int, ranks: int
+    directory: Path,
+    config: PreTrainedConfig,
+    dtype: torch.dtype,
+    device: torch.device,
+    *,
+    rank: int,
+    ranks: int,
 ) -> Any:
     """The share of rank `rank` of the network in `directory`, with plain attention, in evaluation mode on `device`.
 
