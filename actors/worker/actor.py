@@ -109,7 +109,7 @@ class Worker:
         name = str(WorkerName(self._config.replica, self._config.generation, 0))
         until = time.monotonic() + deadline
         while time.monotonic() < until:
-            head = shell.find(self._namespace, name)
+            head: Any = shell.find(self._namespace, name)
             if head is not None:
                 try:
                     found: Rendezvous | None = ray.get(head.rendezvous.remote(), timeout=_ASK_DEADLINE)

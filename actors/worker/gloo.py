@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 import torch
 import torch.distributed as dist
+from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
 
 from stratakv.cluster.agreement import Vector
 
@@ -61,19 +62,17 @@ class GlooGroup:
         return GlooPending(work, vector)
 
 
-def open_store() -> dist.TCPStore:
+def open_store() -> TCPStore:
     """Rank 0's store, on a free port of the loopback alone: it lets in whoever can reach it."""
     listener = socket.create_server((_HOST, 0))
     port = listener.getsockname()[1]
-    return dist.TCPStore(
-        _HOST, port, is_master=True, wait_for_workers=False, master_listen_fd=listener.detach()
-    )
+    return TCPStore(_HOST, port, is_master=True, wait_for_workers=False, master_listen_fd=listener.detach())
 
 
-def connect_store(port: int, deadline: float) -> dist.TCPStore:
+def connect_store(port: int, deadline: float) -> TCPStore:
     """A client of rank 0's store. RankMissing if it does not answer within `deadline` seconds."""
     try:
-        return dist.TCPStore(
+        return TCPStore(
             _HOST, port, is_master=False, wait_for_workers=False, timeout=timedelta(seconds=deadline)
         )
     except RuntimeError as error:
@@ -87,14 +86,14 @@ class GlooTeam:
     the ranks that did not come.
     """
 
-    def __init__(self, store: dist.TCPStore, rank: int, ranks: int, backend: str, deadline: float):
+    def __init__(self, store: TCPStore, rank: int, ranks: int, backend: str, deadline: float):
         self.rank, self.ranks = rank, ranks
         self._store = store
         self._deadline = deadline
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # else gloo binds whatever the host's name means
         self.meet("start")
         dist.init_process_group(
-            backend, store=dist.PrefixStore("ranks", store), rank=rank, world_size=ranks, timeout=TIMEOUT
+            backend, store=PrefixStore("ranks", store), rank=rank, world_size=ranks, timeout=TIMEOUT
         )
         self.group = GlooGroup(_new_group(ranks))
 
@@ -106,7 +105,8 @@ class GlooTeam:
             self._store.set(key, value)
             return value
         self._wait([key], f"rank 0 did not say its {name}")
-        return self._store.get(key).decode()
+        given: bytes = self._store.get(key)
+        return given.decode()
 
     def meet(self, where: str) -> None:
         """Return when all ranks have come to `where`. Each place once, in the same order on all ranks."""

@@ -93,7 +93,7 @@ def _distribution(config: PreTrainedConfig, split: HeadSplit) -> DistributedConf
     """The family's own plan; KV heads that cannot be dealt out are left whole, and cut by `_keep_own_kv_head`."""
     if split.copies == 1:
         return DistributedConfig(tp_size=split.ranks)
-    own = config.get_text_config().base_model_tp_plan
+    own = config.get_text_config().base_model_tp_plan or {}
     whole = {f"model.{name}": "replicate" for name in own if name.endswith((".k_proj", ".v_proj"))}
     return DistributedConfig(tp_size=split.ranks, tp_plan=whole)
 
