@@ -32,6 +32,7 @@ from stratakv.actors.worker.config import WorkerConfig
 from stratakv.actors.worker.echo import QuickEchoWorker
 from stratakv.cluster.curve import new_key_pair
 from stratakv.cluster.messages import Generate, Sampling, pack_tokens
+from stratakv.cluster.rendezvous import Nobody
 from stratakv.deploy.records import ClusterRecord
 
 STRATAKV = str(Path(sys.executable).with_name("stratakv"))
@@ -106,7 +107,7 @@ async def latency_of_head(model: Path, requests: int) -> Latency:
         model=ModelSettings(path=str(model)),
     )
     worker = QuickEchoWorker(config)
-    link = HeadLink(worker.start(), keys, config.wire, config.heartbeat, zmq.asyncio.Context())
+    link = HeadLink(worker.start(Nobody()), keys, config.wire, config.heartbeat, zmq.asyncio.Context())
     link.start()
     try:
         await ask_head(link, 0)

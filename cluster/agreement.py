@@ -104,6 +104,11 @@ class SlotTable:
             del self._occupants[area, slot]
             self._vector[_fields(area, slot)] = 0  # what the next occupant starts from
 
+    def occupied(self) -> list[str]:
+        """A line for each slot that has an occupant. None has in an idle replica."""
+        with self._lock:
+            return [f"{area} slot {slot} was never released" for area, slot in sorted(self._occupants)]
+
     def fill(self, plan_number: int, copied_upto: int) -> Vector:
         """A new progress vector of this rank for plan `plan_number`; copies 1 .. `copied_upto` have finished here."""
         with self._lock:

@@ -246,11 +246,12 @@ class Supervisor:
 
     def _end(self, replica: int, generation: int) -> None:
         """End all ranks of a generation, at need by pid, and give back their room."""
-        for rank in range(self._config.tensor_parallel):
-            name = WorkerName(replica, generation, rank)
+        names = [WorkerName(replica, generation, rank) for rank in range(self._config.tensor_parallel)]
+        for name in names:  # all are told before any is waited for: together they are gone sooner
             handle = shell.find(self._config.namespace, str(name))
             if handle is not None:
                 ray.kill(handle)
+        for name in names:
             process = self._processes.pop(name, None)
             if process is not None and not shell.end_process(process, self._config.settings.kill_timeout):
                 _log.error("%s (pid %d on node %s) could not be ended", name, process.pid, process.node)

@@ -33,6 +33,7 @@ class SupervisorConfig(msgspec.Struct, frozen=True, kw_only=True):
             cluster_id=self.cluster_id,
             replica=replica,
             rank=rank,
+            ranks=self.tensor_parallel,
             generation=generation,
             gateway_key=self.gateway.keys.public,
             model=self.model,
@@ -42,4 +43,5 @@ class SupervisorConfig(msgspec.Struct, frozen=True, kw_only=True):
             wire=self.gateway.wire,
             heartbeat=self.gateway.heartbeat,
             worker_class=self.settings.worker_class,
+            start_timeout=self.settings.start_timeout,
         )

@@ -10,6 +10,7 @@ import msgspec
 
 from stratakv.actors.settings import ModelSettings, SchedulerSettings
 from stratakv.cluster.messages import Endpoint
+from stratakv.cluster.rendezvous import Meeting
 from stratakv.cluster.settings import HeartbeatSettings, WireSettings
 from stratakv.storage.settings import CacheSettings, SettingsModel
 from stratakv.storage.stores.settings import StoreSettings
@@ -25,6 +26,8 @@ class WorkerConfig(SettingsModel):
     cluster_id: str
     replica: int
     rank: int
+    ranks: int = 1
+    """How many ranks the replica has: tensor_parallel."""
     generation: int
     gateway_key: str
     """CURVE public key (Z85) of the gateways: the only clients a head admits."""
@@ -36,6 +39,8 @@ class WorkerConfig(SettingsModel):
     heartbeat: HeartbeatSettings = HeartbeatSettings()
     worker_class: str = DEFAULT_WORKER_CLASS
     """`module:Class` that fulfils RankWorker."""
+    start_timeout: float = 600.0
+    """Seconds that ranks wait for each other while they start."""
 
 
 class StartError(Exception):
@@ -62,8 +67,11 @@ class RankWorker(Protocol):
     def __init__(self, config: WorkerConfig) -> None:
         """Keep the config; no work and no allocation yet."""
 
-    def start(self) -> Endpoint:
-        """Load the model, open pools and slab, bind the socket, start the engine. Blocks; StartError if hopeless."""
+    def start(self, meeting: Meeting) -> Endpoint | None:
+        """Load the model, open pools and slab, bind the socket, start the engine. Blocks; StartError if hopeless.
+
+        `meeting` is how the ranks of this generation find each other. The endpoint of rank 0; None on the others.
+        """
 
     def heartbeat(self) -> Heartbeat:
         """The engine's sign of life; never blocks. Called only after `start` has returned."""

@@ -15,6 +15,7 @@ import numpy as np
 from stratakv.actors.worker.config import Heartbeat, StartError, WorkerConfig
 from stratakv.actors.worker.endpoint import Emission, HeadEndpoint, Load
 from stratakv.cluster.messages import Delta, Endpoint, FinishReason, Generate, ModelCard, Usage
+from stratakv.cluster.rendezvous import Meeting
 from stratakv.storage.residence import Holdings
 from stratakv.storage.tiers import Miss, PageKey
 
@@ -33,7 +34,7 @@ class EchoWorker:
         self._endpoint: HeadEndpoint | None = None
         self._thread = threading.Thread(target=self._run, name="echo", daemon=True)
 
-    def start(self) -> Endpoint:
+    def start(self, meeting: Meeting) -> Endpoint:
         """Read the model's config, bind, and echo from now on."""
         card = self._card()
         config = self._config

@@ -15,8 +15,8 @@ from typing import NamedTuple, Protocol
 from stratakv.actors.worker.config import Heartbeat
 from stratakv.actors.worker.endpoint import Emission, Load
 from stratakv.actors.worker.head import Head
-from stratakv.actors.worker.rank import Rank
 from stratakv.actors.worker.request import Request, RequestId
+from stratakv.actors.worker.team import Executes
 from stratakv.cluster.messages import Delta, Failure, Generate, unpack_tokens
 from stratakv.storage.hierarchy_check import idle_problems
 from stratakv.storage.residence import Changes, Holdings
@@ -125,8 +125,8 @@ class Engine:
             running, waiting = self.load()
             return [f"not idle after {deadline:g} s: {running} requests run, {waiting} wait"]
 
-    def connect(self, head: Head, rank: Rank, outlet: Outlet) -> None:
-        """What to run, and whom to tell. Once, before `start`."""
+    def connect(self, head: Head, rank: Executes, outlet: Outlet) -> None:
+        """What to run, what carries its plans out, and whom to tell. Once, before `start`."""
         self._head, self._rank, self._outlet = head, rank, outlet
 
     def start(self) -> None:

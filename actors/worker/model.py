@@ -4,7 +4,7 @@ A step's rows become one flat forward without padding. The model's own code is n
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -30,6 +30,8 @@ __all__ = ["Model", "ModelError"]
 
 Network = Any
 """A transformers model; what it returns and takes differs too much by family for a type."""
+Loader = Callable[[Path, PreTrainedConfig, torch.dtype, torch.device], Network]
+"""Loads the network of a directory, with plain attention and in evaluation mode; see `_load_network`."""
 
 _VOLATILE = (
     "transformers_version",
@@ -80,10 +82,11 @@ class Model:
             lay_out_for_decode(network)
 
     @classmethod
-    def load(cls, settings: ModelSettings) -> "Model":
+    def load(cls, settings: ModelSettings, loader: "Loader | None" = None) -> "Model":
         """Load the model that `settings` name, in one go with a self-check of a few short forwards.
 
-        ModelError, with the setting and the remedy, for whatever cannot be served rightly.
+        `loader` gives the network of a rank that has only a share of it. ModelError, with the setting and the remedy,
+        for whatever cannot be served rightly.
         """
         transformers_logging.disable_progress_bar()  # type: ignore[no-untyped-call]
         device = _device(settings)
@@ -91,7 +94,7 @@ class Model:
             torch.set_num_threads(settings.threads)
         directory = find_directory(settings.path)
         config = read_config(directory)
-        network = _load_network(directory, config, _dtype(settings, device), device)
+        network = (loader or _load_network)(directory, config, _dtype(settings, device), device)
         expected = plain_logits(network)
         model = cls(network, directory, settings)
         check_paged(model, expected)

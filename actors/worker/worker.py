@@ -1,4 +1,4 @@
-"""A worker: one rank of a replica with its model, its pools, and on rank 0 the head and its endpoint.
+"""A worker: one rank of a replica with its share of the model, its pools, and on rank 0 the head and its endpoint.
 
 This is what the Ray shell drives. Everything that can be wrong with settings or the model comes out of `start` as a
 `StartError` that names the setting and the remedy, and then nothing is left open.
@@ -12,21 +12,26 @@ from collections.abc import Callable
 from pathlib import Path
 
 from stratakv.actors.worker.config import Heartbeat, StartError, WorkerConfig
+from stratakv.actors.worker.crew import Crew, gather
 from stratakv.actors.worker.endpoint import HeadEndpoint
 from stratakv.actors.worker.engine import Engine
 from stratakv.actors.worker.head import Head
+from stratakv.actors.worker.lockstep import Follower
 from stratakv.actors.worker.lookup import StoreLookup
 from stratakv.actors.worker.model import Model, ModelError
 from stratakv.actors.worker.rank import Rank
 from stratakv.actors.worker.seeker import StoreSeeker
+from stratakv.actors.worker.split import HeadSplit
+from stratakv.actors.worker.team import agree
 from stratakv.actors.worker.transfers import Transfers
 from stratakv.actors.worker.weights import weights_digest
-from stratakv.cluster.agreement import LocalGroup, SlotTable
+from stratakv.cluster.agreement import SlotTable
 from stratakv.cluster.messages import Endpoint, ModelCard
+from stratakv.cluster.rendezvous import Meeting
 from stratakv.kernels.pool import DevicePool
 from stratakv.storage.hierarchy import Hierarchy
 from stratakv.storage.identity import Identity, describe_shapes
-from stratakv.storage.layout import BlockLayout, MemoryTooSmall, device_slots_for, host_slots_for
+from stratakv.storage.layout import BlockLayout, Group, MemoryTooSmall, device_slots_for, host_slots_for
 from stratakv.storage.policies.prefetch import PREFETCH_POLICIES
 from stratakv.storage.pools import HostBlocks
 from stratakv.storage.registry import UnknownName
@@ -34,6 +39,7 @@ from stratakv.storage.settings import format_size
 from stratakv.storage.slab import HostSlab, SlabError
 from stratakv.storage.stores.errors import StoreError
 from stratakv.storage.stores.opening import open_store
+from stratakv.storage.stores.store import Store
 from stratakv.storage.tiers import Component
 
 _log = logging.getLogger(__name__)
@@ -47,13 +53,18 @@ class Worker:
         self._slab: HostSlab | None = None
         self._endpoint: HeadEndpoint | None = None
         self._engine: Engine | None = None
+        self._crew: Crew | None = None
+        self._follower: Follower | None = None
         self._transfers: Transfers | None = None
         self._lookup: StoreLookup | None = None
 
-    def start(self) -> Endpoint:
-        """Load the model, open pools, slab and store, bind the socket, start the engine. StartError if hopeless."""
+    def start(self, meeting: Meeting) -> Endpoint | None:
+        """Load the model, open pools, slab and store, bind the socket, start the engine. StartError if hopeless.
+
+        The endpoint of rank 0, once all ranks are ready; None on the others.
+        """
         try:
-            return self._start()
+            return self._start(meeting)
         except (ModelError, MemoryTooSmall, SlabError, StoreError, UnknownName) as error:
             self.stop()
             raise StartError(str(error)) from error
@@ -61,24 +72,32 @@ class Worker:
             self.stop()
             raise
 
-    def _start(self) -> Endpoint:
+    def _start(self, meeting: Meeting) -> Endpoint | None:
         config = self._config
-        model = Model.load(config.model)
-        layout = BlockLayout(model.shapes, config.cache.page_size, model.dtype.itemsize)
+        self._crew = crew = gather(config, meeting)
+        model = crew.load(config.model)
+        split = crew.split(model.directory)
+        group = Group(split.group(config.rank), split.groups)
+        layout = BlockLayout(model.shapes, config.cache.page_size, model.dtype.itemsize, group=group)
         # One page for each running request, and one to spare: with fewer they could never all make a step.
         minimum = config.scheduler.max_running + 1
         device_slots = device_slots_for(config.cache.device_memory, layout, minimum)
         host_slots = host_slots_for(config.cache.host_memory, layout, minimum=1)
+        device_slots, host_slots = agree(crew.team.group, device_slots, host_slots)
         pool = DevicePool(model.shapes, device_slots, config.cache.page_size, model.dtype, model.device)
         host = self._open_host(host_slots, layout)
-        identity = self._identity(model, layout)
+        identity = self._identity(model, split, layout)
         card = self._card(model, device_slots, identity)
-        table = SlotTable()
-        self._engine = Engine(config.cache.page_size)
-        self._open_store(identity, layout, host, table)
+        self._table = table = SlotTable()
+        self._open_store(identity, split, layout, host, table)
         rank = Rank(
-            model, pool, host, LocalGroup(), bytes.fromhex(identity.digest()), table, self._transfers
+            model, pool, host, crew.team.group, bytes.fromhex(identity.digest()), table, self._transfers
         )  # fmt: skip
+        if config.rank > 0:
+            self._follower = crew.follow(rank)
+            self._follower.start()
+            return None
+        self._engine = Engine(config.cache.page_size)
         head = Head(
             config.cache, config.scheduler, device_slots=device_slots, host_slots=host_slots,
             eos=model.eos_token_ids, limit=card.max_total_tokens, seeker_of=self._seeker_of(),
@@ -87,12 +106,12 @@ class Worker:
             config.wire, config.heartbeat, self._engine,
             allowed=config.gateway_key, generation=config.generation, card=card, load=self._engine.load,
         )  # fmt: skip
-        self._engine.connect(head, rank, self._endpoint)
+        self._engine.connect(head, crew.lead(rank), self._endpoint)
         self._endpoint.start()
         self._engine.start()
         _log.info(
-            "replica %d serves %s: %d device pages (%s) and %d host pages (%s) of %d tokens",
-            config.replica, card.name, device_slots, format_size(device_slots * layout.payload_bytes),
+            "replica %d (%d ranks) serves %s; each has %d device pages (%s) and %d host pages (%s) of %d tokens",
+            config.replica, config.ranks, card.name, device_slots, format_size(device_slots * layout.payload_bytes),
             host_slots, format_size(host_slots * layout.block_bytes), config.cache.page_size,
         )  # fmt: skip
         return Endpoint(
@@ -100,13 +119,17 @@ class Worker:
             public_key=self._endpoint.public_key, card=card,
         )  # fmt: skip
 
-    def _identity(self, model: Model, layout: BlockLayout) -> Identity:
+    def _identity(self, model: Model, split: HeadSplit, layout: BlockLayout) -> Identity:
+        assert self._crew is not None
         return Identity(
             model_config=model.config_digest,
-            weights=weights_digest(model.directory, _digest_cache()),
+            # The head alone reads all of the weights for it.
+            weights=self._crew.team.from_head(
+                "digest of the weights", lambda: weights_digest(model.directory, _digest_cache())
+            ),
             kv_dtype=str(model.dtype).removeprefix("torch."),
             page_size=layout.page_size,
-            component_shapes=(describe_shapes(Component.FULL, model.shapes),),
+            component_shapes=(describe_shapes(Component.FULL, split.whole(model.shapes)),),
             alignment=layout.alignment,
         )
 
@@ -137,9 +160,14 @@ class Worker:
         return HostBlocks(self._slab.buffer, slots, layout)
 
     def _open_store(
-        self, identity: Identity, layout: BlockLayout, host: HostBlocks | None, table: SlotTable
+        self,
+        identity: Identity,
+        split: HeadSplit,
+        layout: BlockLayout,
+        host: HostBlocks | None,
+        table: SlotTable,
     ) -> None:
-        """Open the store and prove that what this rank writes there it can read back."""
+        """Open the store and prove that what the head writes there this rank can read back."""
         settings = self._config.store
         if settings.url is None:
             return
@@ -150,10 +178,9 @@ class Worker:
             )
         store = open_store(settings, identity, [layout])
         self._transfers = Transfers(store, host, table, settings.readers)
-        self._lookup = StoreLookup(store)
-        nonce = secrets.token_hex(16)
-        store.write_nonce(nonce)
-        store.expect_nonce(nonce)
+        self._lookup = StoreLookup(store, [Group(index, split.groups) for index in range(split.groups)])
+        assert self._crew is not None
+        store.expect_nonce(self._crew.team.from_head("nonce in the store", lambda: _leave_nonce(store)))
         for remark in store.remarks():
             _log.warning("%s", remark)
 
@@ -167,7 +194,9 @@ class Worker:
         )
 
     def heartbeat(self) -> Heartbeat:
-        """The engine's sign of life. Raises when the engine or its endpoint has failed."""
+        """The sign of life of what carries out plans. Raises when it or the head's endpoint has failed."""
+        if self._follower is not None:
+            return self._follower.heartbeat()
         assert self._engine is not None and self._endpoint is not None
         if not self._endpoint.alive:
             raise RuntimeError("the head's endpoint thread ended; see the worker's log")
@@ -175,6 +204,8 @@ class Worker:
 
     def idle_check(self) -> list[str]:
         """What is wrong with the slots and holds of an idle rank; empty when all is well."""
+        if self._follower is not None:
+            return self._table.occupied()
         assert self._engine is not None
         return self._engine.idle_check()
 
@@ -189,10 +220,14 @@ class Worker:
             self._engine.drain(deadline)
 
     def stop(self) -> None:
-        """End the engine, close the socket and the store, remove the slab. May be called at any time, more than
+        """End the engine, close the sockets and the store, remove the slab. May be called at any time, more than
         once."""
         if self._engine is not None:
             self._engine.stop()
+        if self._follower is not None:
+            self._follower.stop()
+        if self._crew is not None:
+            self._crew.close()
         if self._lookup is not None:
             self._lookup.close()
         if self._transfers is not None:
@@ -202,6 +237,13 @@ class Worker:
         if self._slab is not None:
             self._slab.remove()
         self._engine, self._endpoint, self._slab, self._transfers, self._lookup = None, None, None, None, None
+        self._crew, self._follower = None, None
+
+
+def _leave_nonce(store: Store) -> str:
+    nonce = secrets.token_hex(16)
+    store.write_nonce(nonce)
+    return nonce
 
 
 def _digest_cache() -> Path:
