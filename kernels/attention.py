@@ -6,14 +6,14 @@ reference, for CPU and GPU.
 """
 
 from enum import Enum
-from typing import Any, NamedTuple, cast
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from transformers import AttentionInterface
 
-from stratakv.kernels.context import ForwardContext, current_forward
-from stratakv.kernels.work import PoolRows
+from stratakv.kernels.context import current_forward
+from stratakv.kernels.layer_memory import KeysAndValues, layer_memory
 
 PAGED_ATTENTION = "stratakv_paged"
 """The attention implementation to ask transformers for."""
@@ -46,69 +46,41 @@ def paged_attention(
     s_aux: torch.Tensor | None = None,
     **_: Any,
 ) -> tuple[torch.Tensor, None]:
-    """Attention of layer `module.layer_idx` over the current forward's flat batch of T tokens.
+    """Attention of the layer whose KV has just arrived, over the current forward's flat batch of T tokens.
 
     `query` [1, heads, T, key_dim], `key` [1, kv_heads, T, key_dim], `value` [1, kv_heads, T, value_dim], positions
     applied; `s_aux` [heads] are attention sinks. Returns [1, T, heads, value_dim]. Writes the T new keys and values to
-    the pool. ValueError when a model brings a mask of its own, which would be ignored.
+    the layer's pool. ValueError when a model brings a mask of its own, which would be ignored.
     """
     if attention_mask is not None:
         raise ValueError("paged attention masks by itself; this model builds an attention mask of its own")
-    forward = current_forward()
-    layer = cast(int, module.layer_idx)
-    keys = _Memory(forward, forward.pool.key_rows[layer], forward.pool.key_heads[layer], "key")
-    values = _Memory(forward, forward.pool.value_rows[layer], forward.pool.value_heads[layer], "value")
-    keys.store(key)
-    values.store(value)
+    memory = layer_memory(current_forward(), module)
+    memory.store(key, value)
     if scaling is None:
         scaling = query.shape[-1] ** -0.5
-    work = forward.work(sliding_window)
+    work = memory.batch.work(sliding_window)
     parts = []
     if work.decode:
         queries = query[0].transpose(0, 1).unsqueeze(2)
     for group in work.decode:
         count = group.tokens.stop - group.tokens.start
-        seen_keys, seen_values = keys.read(group.keys, count), values.read(group.keys, count)
+        seen = memory.read(group.keys, count)
         out = attend(
-            queries[group.tokens], seen_keys, seen_values, scaling, group.mask, softcap=softcap, sinks=s_aux
+            queries[group.tokens], seen.key, seen.value, scaling, group.mask, softcap=softcap, sinks=s_aux
         )  # fmt: skip
         parts.append(out.squeeze(2))
     for span in work.prefill:
         if span.keys is None:
-            seen_keys, seen_values = key[:, :, span.tokens], value[:, :, span.tokens]
+            seen = KeysAndValues(key[:, :, span.tokens], value[:, :, span.tokens])
         else:
-            seen_keys, seen_values = keys.read(span.keys), values.read(span.keys)
+            seen = memory.read(span.keys)
         for block in span.blocks:
             out = attend(
-                query[:, :, block.tokens], seen_keys[:, :, block.keys], seen_values[:, :, block.keys], scaling,
+                query[:, :, block.tokens], seen.key[:, :, block.keys], seen.value[:, :, block.keys], scaling,
                 CAUSAL if block.mask is None else block.mask, softcap=softcap, sinks=s_aux,
             )  # fmt: skip
             parts.append(out[0].transpose(0, 1))
     return (parts[0] if len(parts) == 1 else torch.cat(parts))[None], None
-
-
-class _Memory(NamedTuple):
-    """Keys or values of a layer in the pool: `rows` [rows, kv_heads, dim], and as `heads` [1, kv_heads, rows, dim]."""
-
-    forward: ForwardContext
-    rows: torch.Tensor
-    heads: torch.Tensor
-    name: str
-
-    def store(self, fresh: torch.Tensor) -> None:
-        """Put `fresh` [1, kv_heads, T, dim] where the forward's new tokens go."""
-        where = self.forward.write
-        if isinstance(where, slice):
-            self.heads.narrow(2, where.start, where.stop - where.start).copy_(fresh)
-        else:
-            self.rows.index_copy_(0, where, fresh[0].transpose(0, 1))
-
-    def read(self, where: PoolRows, count: int = 1) -> torch.Tensor:
-        """Rows `where`, K for each of `count` requests, as [count, kv_heads, K, dim]; a view if `where` is a slice."""
-        if isinstance(where, slice):
-            return self.heads.narrow(2, where.start, where.stop - where.start)
-        gathered = self.forward.gather(where, self.rows, self.name)
-        return gathered.view(count, -1, *self.rows.shape[1:]).transpose(1, 2)
 
 
 def attend(

@@ -1,6 +1,6 @@
 """Which calls attention makes for one batch, and which pool rows each of them reads.
 
-Pure index arithmetic in numpy, done once per forward and window. Padding repeats a row of the same context, so nothing
+Pure index arithmetic in numpy, done once per forward, pool and window. Padding repeats a row of the same context, so nothing
 beyond a context is ever read: what lies there may be another request's, or not a number.
 """
 
@@ -35,11 +35,37 @@ class BatchRow(Protocol):
 
     @property
     def pages(self) -> Sequence[int]:
-        """Device slots of the pages of all start + len(tokens) tokens, in order."""
+        """Slots of the full pool of the pages of all start + len(tokens) tokens, in order."""
 
     @property
     def sample(self) -> bool:
         """Whether logits of the last new token are wanted."""
+
+    @property
+    def window(self) -> Sequence[int]:
+        """Slots of the sliding pool of the last len(window) pages."""
+
+    @property
+    def state(self) -> int:
+        """Slot of the working state."""
+
+
+@dataclass(frozen=True, slots=True)
+class PagedRow:
+    """One request as one pool sees it: new tokens at positions `start` .. `end - 1`, the last of them in the last page.
+
+    `pages` are slots of that pool, of the history's pages from page `first_page` on.
+    """
+
+    start: int
+    end: int
+    pages: Sequence[int]
+    first_page: int = 0
+
+    def rows(self, page_size: int, first: int, end: int) -> "slice | Indices":
+        """Pool rows of tokens `first` .. `end - 1` of the history, all of which must be in `pages`."""
+        absent = self.first_page * page_size
+        return pool_rows(self.pages, page_size, first - absent, end - absent)
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,10 +155,10 @@ def to_device(rows: slice | Indices, device: torch.device) -> PoolRows:
 
 
 def decode_groups(
-    rows: Sequence[BatchRow], window: int | None, pool: DevicePool, limits: CallLimits
+    rows: Sequence[PagedRow], window: int | None, pool: DevicePool, limits: CallLimits
 ) -> list[DecodeGroup]:
     """Groups for `rows` of one token each, which are the first of the batch, shortest context first."""
-    contexts = [row.start + 1 if window is None else min(row.start + 1, window) for row in rows]
+    contexts = [row.end if window is None else min(row.end, window) for row in rows]
     groups = []
     first = 0
     for end in range(1, len(rows) + 1):
@@ -153,9 +179,9 @@ def _joins(contexts: Sequence[int], limits: CallLimits) -> bool:
     )
 
 
-def _group(rows: Sequence[BatchRow], contexts: Sequence[int], first: int, pool: DevicePool) -> DecodeGroup:
+def _group(rows: Sequence[PagedRow], contexts: Sequence[int], first: int, pool: DevicePool) -> DecodeGroup:
     seen = [
-        pool_rows(row.pages, pool.page_size, row.start + 1 - context, row.start + 1)
+        row.rows(pool.page_size, row.end - context, row.end)
         for row, context in zip(rows, contexts, strict=True)
     ]
     tokens = slice(first, first + len(rows))
@@ -175,18 +201,18 @@ def _group(rows: Sequence[BatchRow], contexts: Sequence[int], first: int, pool: 
 
 
 def prefill_span(
-    row: BatchRow, first: int, window: int | None, pool: DevicePool, limits: CallLimits
+    row: PagedRow, first: int, window: int | None, pool: DevicePool, limits: CallLimits
 ) -> PrefillSpan:
     """The calls for one row of several tokens, the first of which is token `first` of the batch."""
-    start, end = row.start, row.start + len(row.tokens)
+    start, end = row.start, row.end
     tokens = slice(first, first + end - start)
     if start == 0 and end <= min(limits.causal, window or end):
         return PrefillSpan(tokens, None, (QueryBlock(tokens, slice(0, end), None),))
-    low = _first_seen(start, window)
+    low = first_seen(start, window)
     blocks = []
     for begin in range(start, end, limits.queries):
         stop = min(begin + limits.queries, end)
-        left = _first_seen(begin, window)
+        left = first_seen(begin, window)
         queries = torch.arange(begin, stop, device=pool.device)[:, None]
         keys = torch.arange(left, stop, device=pool.device)
         mask = keys <= queries
@@ -194,10 +220,10 @@ def prefill_span(
             mask &= keys > queries - window
         place = slice(first + begin - start, first + stop - start)
         blocks.append(QueryBlock(place, slice(left - low, stop - low), mask))
-    rows = None if low == start else to_device(pool_rows(row.pages, pool.page_size, low, end), pool.device)
+    rows = None if low == start else to_device(row.rows(pool.page_size, low, end), pool.device)
     return PrefillSpan(tokens, rows, tuple(blocks))
 
 
-def _first_seen(position: int, window: int | None) -> int:
+def first_seen(position: int, window: int | None) -> int:
     """Position of the first token that a query at `position` sees."""
     return 0 if window is None else max(0, position - window + 1)

@@ -1,7 +1,9 @@
 """How much of a rank's memory each kind of state gets: made once, when the model is loaded and its shapes are known."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+
+import torch
 
 from stratakv.actors.worker.groups import GroupOfRank
 from stratakv.actors.worker.host import BlockSpec
@@ -24,7 +26,7 @@ from stratakv.storage.stores.answers import Shelf
 from stratakv.storage.tiers import Component
 
 
-class CacheSettingsError(ValueError):
+class SettingsError(ValueError):
     """Settings of the cache do not suit the model. Names them and the remedy."""
 
 
@@ -53,13 +55,34 @@ class Budget:
     window: int | None
     cache: CacheSettings
 
-    def least(self, others: Sequence["Budget"]) -> "Budget":
-        """This budget with the slots that every one of `others` has too."""
-        return replace(
-            self,
-            device=_least([self.device, *(other.device for other in others)]),
-            host=_least([self.host, *(other.host for other in others)]),
+    def with_slots(self, agreed: Callable[..., list[int]]) -> "Budget":
+        """This budget with the slots that all ranks have; `agreed` gives the MIN of each of its numbers over them."""
+        device, host = self.device, self.host
+        numbers = agreed(
+            device.full, device.sliding, device.recurrent, host.full, host.sliding, host.recurrent
         )
+        return replace(self, device=TierSlots(*numbers[:3]), host=TierSlots(*numbers[3:]))
+
+    def device_memory(self, shapes: ModelShapes, dtype: torch.dtype, device: torch.device) -> DeviceMemory:
+        """Take the memory of the device."""
+        return DeviceMemory.build(
+            shapes, full=self.device.full, sliding=self.device.sliding, states=self.states,
+            checkpoints=self.device.recurrent, page_size=self.cache.page_size, dtype=dtype, device=device,
+            unified=self.pages_each > 0,
+        )  # fmt: skip
+
+    def __str__(self) -> str:
+        """For people: what there is of each component, in both tiers."""
+        parts = [
+            f"{self.device.full} device pages ({format_size(self.device.full * self.page_bytes)}) and "
+            f"{self.host.full} host pages of {self.cache.page_size} tokens"
+        ]
+        if self.window is not None:
+            parts.append(f"{self.device.sliding} and {self.host.sliding} pages of sliding windows")
+        if self.states:
+            own = "sharing the pages' buffer" if self.pages_each else str(self.device.recurrent)
+            parts.append(f"{self.states} working states, {own} and {self.host.recurrent} checkpoints")
+        return "; ".join(parts)
 
     def side_pools(self) -> SidePools | None:
         """Fresh pools for the sides of the model; None when it has none."""
@@ -102,7 +125,7 @@ def make_budget(
     """Share out the memory that `cache` gives a rank which holds the groups `held` of a model of `shapes`.
 
     `itemsize` is bytes of an element of KV, `max_running` and `chunk` the requests and tokens of one step at most.
-    Raises MemoryTooSmall or CacheSettingsError.
+    Raises MemoryTooSmall or SettingsError.
     """
     _check(cache, shapes)
     layouts = _layouts(cache.page_size, shapes, itemsize, held)
@@ -140,13 +163,13 @@ def make_budget(
 
 def _check(cache: CacheSettings, shapes: ModelShapes) -> None:
     if cache.unified and not shapes.states:
-        raise CacheSettingsError(
+        raise SettingsError(
             "cache.unified is true, and the model that model.path names keeps no recurrent state that could share a "
             "buffer with its pages; leave cache.unified at false"
         )
     shares = {"cache.sliding_share": cache.sliding_share, "cache.recurrent_share": cache.recurrent_share}
     if shapes.sliding and shapes.states and sum(shares.values()) >= 1:
-        raise CacheSettingsError(
+        raise SettingsError(
             " and ".join(f"{name} ({share:g})" for name, share in shares.items())
             + " leave nothing for full pages; lower them until their sum is below 1"
         )
@@ -211,14 +234,6 @@ def _host_slots(memory: int, layouts: Sequence[BlockLayout]) -> int:
 def _side_slots(memory: int, layouts: Sequence[BlockLayout]) -> int:
     each = sum(layout.block_bytes for layout in layouts)
     return memory // each if each else 0
-
-
-def _least(slots: Sequence[TierSlots]) -> TierSlots:
-    return TierSlots(
-        full=min(s.full for s in slots),
-        sliding=min(s.sliding for s in slots),
-        recurrent=min(s.recurrent for s in slots),
-    )
 
 
 def host_specs(

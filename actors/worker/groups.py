@@ -4,14 +4,12 @@ Replicas of different tensor-parallel sizes share pages when they cut the heads 
 several groups, or several ranks hold the same one and the first of them writes it.
 """
 
+from dataclasses import dataclass
 from typing import NamedTuple
 
+from stratakv.actors.worker.split import HeadSplit
 from stratakv.kernels.shapes import Share
 from stratakv.storage.layout import Group
-
-
-class GroupError(ValueError):
-    """The ranks and `store.head_groups` do not go together. Names both settings and what would."""
 
 
 class GroupOfRank(NamedTuple):
@@ -22,31 +20,30 @@ class GroupOfRank(NamedTuple):
     writes: bool
 
 
-def head_groups(setting: int | None, ranks: int, heads: int, latent: bool) -> int:
-    """How many groups the `heads` KV heads of the model are stored in by `ranks` ranks. GroupError if it cannot be.
+@dataclass(frozen=True)
+class StoredGroups:
+    """The KV heads of the model are stored as `count` groups, of which this rank holds `held`, in order."""
 
-    Without a `setting` one per rank, but no more than there are heads. Latents are the same on every rank: one group.
+    count: int
+    held: tuple[GroupOfRank, ...]
+
+
+def stored_groups(split: HeadSplit, rank: int, setting: int | None, latent: bool) -> StoredGroups:
+    """What `rank` holds when the heads are dealt out by `split` and `store.head_groups` is `setting`.
+
+    Compressed latents are the same on every rank: one group, which rank 0 writes. ValueError, naming the settings, if
+    the stored groups cut across ranks.
     """
     if latent:
-        return 1
-    groups = min(ranks, heads) if setting is None else setting
-    if heads % groups:
-        fit = ", ".join(str(n) for n in range(1, heads + 1) if heads % n == 0)
-        raise GroupError(
-            f"store.head_groups: {heads} KV heads do not part into {groups} equal groups; set it to one of {fit}"
-        )
-    if groups % ranks and ranks % groups:
-        raise GroupError(
-            f"store.head_groups is {groups} and tensor_parallel is {ranks}: one must be a multiple of the other, "
-            "so that a rank holds whole groups"
-        )
-    return groups
+        return StoredGroups(1, (GroupOfRank(Group(), Share(), rank == 0),))
+    mine = split.stored_groups(rank, setting)
+    count = split.groups if setting is None else setting
+    held = tuple(
+        GroupOfRank(Group(index, count), Share(number, len(mine)), split.writes(rank))
+        for number, index in enumerate(mine)
+    )
+    return StoredGroups(count, held)
 
 
-def groups_of_rank(groups: int, rank: int, ranks: int) -> tuple[GroupOfRank, ...]:
-    """What `rank` of `ranks` holds of `groups` groups, in order. One of the two numbers is a multiple of the other."""
-    if groups >= ranks:
-        each = groups // ranks
-        return tuple(GroupOfRank(Group(rank * each + i, groups), Share(i, each), True) for i in range(each))
-    sharing = ranks // groups
-    return (GroupOfRank(Group(rank // sharing, groups), Share(), rank % sharing == 0),)
+SINGLE = StoredGroups(1, (GroupOfRank(Group(), Share(), True),))
+"""The groups of a replica that has one rank and stores its heads as one object."""

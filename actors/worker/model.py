@@ -1,6 +1,7 @@
-"""The model a worker serves: any Hugging Face causal LM, run over the paged pool.
+"""The model a worker serves: any Hugging Face causal LM, run over the memory of its rank.
 
-A step's rows become one flat forward without padding. The model's own code is not changed; its attention is ours.
+A step's rows become one flat forward without padding. The model's own code is not changed; its attention and its cache
+are ours, and its recurrent layers are called request by request.
 """
 
 import json
@@ -15,16 +16,18 @@ from transformers import AutoModelForCausalLM, PreTrainedConfig
 from transformers.utils import logging as transformers_logging
 
 from stratakv.actors.settings import ModelSettings
-from stratakv.actors.worker.checkpoint import ModelError, find_directory, read_config, refuse_stateful, shards
-from stratakv.actors.worker.selfcheck import check_paged, plain_logits, vocab_size
+from stratakv.actors.worker.checkpoint import ModelError, find_directory, read_config, shards
+from stratakv.actors.worker.selfcheck import check_served, references, vocab_size
 from stratakv.cluster.plan import Row
 from stratakv.kernels import attention, probe
 from stratakv.kernels.attention import PAGED_ATTENTION
 from stratakv.kernels.context import ForwardContext, forwarding
+from stratakv.kernels.forward_cache import ForwardCache
 from stratakv.kernels.linear import SlicedLinear, lay_out_for_decode
-from stratakv.kernels.pool import DevicePool
-from stratakv.kernels.probe import PROBE_ATTENTION, probe_shapes
-from stratakv.kernels.shapes import LayerShape
+from stratakv.kernels.memory import DeviceMemory
+from stratakv.kernels.mixers import serve_by_request
+from stratakv.kernels.probe import PROBE_ATTENTION, Probed
+from stratakv.kernels.shapes import ModelShapes
 
 __all__ = ["Model", "ModelError"]
 
@@ -32,6 +35,9 @@ Network = Any
 """A transformers model; what it returns and takes differs too much by family for a type."""
 Loader = Callable[[Path, PreTrainedConfig, torch.dtype, torch.device], Network]
 """Loads the network of a directory, with plain attention and in evaluation mode; see `_load_network`."""
+
+_PLAIN_ATTENTION = "eager"
+_PROBE_TOKENS = 3
 
 _VOLATILE = (
     "transformers_version",
@@ -47,14 +53,14 @@ _VOLATILE = (
 class Model:
     """A loaded model.
 
-    `name` is what clients call it, `directory` where its files are, `shapes` the KV of each layer, `vocab_size` the
-    width of its logits, `context_length` the most tokens a request may have, `eos_token_ids` what ends an answer, and
-    `config_digest` the SHA-256 of its config.
+    `name` is what clients call it, `directory` where its files are, `shapes` all that it caches, `vocab_size`
+    the width of its logits, `context_length` the most tokens a request may have, `eos_token_ids` what ends an answer,
+    and `config_digest` the SHA-256 of its config.
     """
 
     name: str
     directory: Path
-    shapes: list[LayerShape]
+    shapes: ModelShapes
     vocab_size: int
     context_length: int
     eos_token_ids: tuple[int, ...]
@@ -62,19 +68,21 @@ class Model:
     dtype: torch.dtype
     device: torch.device
 
-    def __init__(self, network: Network, directory: Path, settings: ModelSettings):
-        """Wrap `network` and set its attention to ours. Use `load`, which also checks that this changes no logits."""
+    def __init__(self, network: Network, probed: Probed, directory: Path, settings: ModelSettings):
+        """Wrap `network`, set its attention to ours and its mixers to work by request. Use `load`, which also checks
+        that this changes no logits."""
         self._network = network
         self.directory = directory
         self.name = settings.served_name or settings.path.rstrip("/").split("/")[-1]
         self.dtype = network.dtype
         self.device = network.device
-        self.shapes = _shapes(network)
+        self.shapes = probed.shapes
         self.vocab_size = vocab_size(network)
         self.context_length = _context_length(network.config, settings)
         self.eos_token_ids = _eos_token_ids(network)
         self.config_digest = _config_digest(directory)
         network.set_attn_implementation(PAGED_ATTENTION)
+        serve_by_request(probed.mixers)
         head = network.get_output_embeddings()
         if self.device.type == "cpu":
             if type(head) is torch.nn.Linear:
@@ -95,24 +103,26 @@ class Model:
         directory = find_directory(settings.path)
         config = read_config(directory)
         network = (loader or _load_network)(directory, config, _dtype(settings, device), device)
-        expected = plain_logits(network)
-        model = cls(network, directory, settings)
-        check_paged(model, expected)
+        probed = _probe(network)
+        expected = references(network, probed.windows)
+        model = cls(network, probed, directory, settings)
+        check_served(model, expected)
         return model
 
-    def forward(self, rows: Sequence[Row], pool: DevicePool) -> torch.Tensor:
-        """Compute KV of all new tokens of `rows` into `pool` and return logits of the last token of each sampling row.
+    def forward(self, rows: Sequence[Row], memory: DeviceMemory) -> torch.Tensor:
+        """Compute KV and state of all new tokens of `rows` into `memory`; logits of the last token of sampling rows.
 
         The result is float32 [rows with sample, vocab] on the model's device, in row order. ValueError for a row whose
-        pages do not fit it.
+        slots do not fit it.
         """
         with torch.inference_mode():
-            context = ForwardContext(rows, pool)
+            context = ForwardContext(rows, memory)
             with forwarding(context):
                 output = self._network(
                     input_ids=context.tokens[None],
                     position_ids=context.positions[None],
-                    use_cache=False,
+                    cache=ForwardCache(context),
+                    use_cache=True,
                     logits_to_keep=context.last,
                 )
             logits: torch.Tensor = output.logits[0]
@@ -142,7 +152,7 @@ def _load_network(
     probe.register()
     try:
         loaded: Any = AutoModelForCausalLM.from_pretrained(
-            directory, config=config, dtype=dtype, attn_implementation="eager",
+            directory, config=config, dtype=dtype, attn_implementation=_PLAIN_ATTENTION,
             local_files_only=True, use_safetensors=True, output_loading_info=True,
         )  # fmt: skip
     except (OSError, ValueError, RuntimeError, KeyError, TypeError, ImportError, SafetensorError) as error:
@@ -153,23 +163,35 @@ def _load_network(
         raise ModelError(
             f"model.path: {directory} lacks {len(names)} weights, {names[0]} among them; download it again"
         )
-    if network._is_stateful:
-        raise refuse_stateful(config.model_type)
     return network.eval().to(device)
 
 
-def _shapes(network: Network) -> list[LayerShape]:
-    """KV shapes as one forward over the probe shows them."""
+def _probe(network: Network) -> Probed:
+    """What one forward over the probe shows that `network` caches. Its attention is plain again afterwards."""
+    tokens = torch.zeros(1, _PROBE_TOKENS, dtype=torch.int64, device=network.device)
+    positions = torch.arange(_PROBE_TOKENS, device=network.device)[None]
     network.set_attn_implementation(PROBE_ATTENTION)
-    token = torch.zeros(1, 1, dtype=torch.int64, device=network.device)
     try:
         with torch.inference_mode():
-            return probe_shapes(lambda: network(input_ids=token, position_ids=token, use_cache=False))
-    except (ValueError, AttributeError, KeyError, RuntimeError) as error:
+            return probe.probe(
+                network,
+                lambda cache: network(input_ids=tokens, position_ids=positions, cache=cache, use_cache=True),
+            )
+    except (
+        ValueError,
+        TypeError,
+        AttributeError,
+        KeyError,
+        IndexError,
+        RuntimeError,
+        NotImplementedError,
+    ) as error:
         raise ModelError(
-            f"model.path: {network.config.model_type} cannot be served from paged KV ({error}); "
-            "give a model whose layers all keep plain KV"
+            f"model.path: {network.config.model_type} cannot be served from paged memory ({error}); "
+            "give a model whose layers keep KV, or recurrent state that can be checkpointed, in transformers' cache"
         ) from error
+    finally:
+        network.set_attn_implementation(_PLAIN_ATTENTION)
 
 
 def _context_length(config: PreTrainedConfig, settings: ModelSettings) -> int:

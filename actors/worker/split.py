@@ -8,7 +8,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from stratakv.kernels.shapes import LayerShape
+from stratakv.kernels.shapes import LayerShape, ModelShapes
+from stratakv.storage.identity import describe_shapes
+from stratakv.storage.tiers import Component
 
 
 class Indivisible(ValueError):
@@ -86,3 +88,18 @@ def split_of(config: Mapping[str, Any], ranks: int) -> HeadSplit | None:
 
 def _divides(heads: int, kv_heads: int, ranks: int) -> bool:
     return heads % ranks == 0 and (kv_heads % ranks == 0 or ranks % kv_heads == 0)
+
+
+def describe_components(shapes: ModelShapes, split: HeadSplit) -> tuple[str, ...]:
+    """A line per component for the identity, with the heads of the whole model."""
+    lines = []
+    for component, layers in ((Component.FULL, shapes.full), (Component.SLIDING, shapes.sliding)):
+        if layers:
+            whole = list(layers) if shapes.latent else split.whole(layers)
+            lines.append(describe_shapes(component, whole))
+    if shapes.window is not None:
+        lines[-1] += f", window {shapes.window}"
+    if shapes.states:
+        tensors = (f"{state.name} {'x'.join(map(str, state.shape))} {state.dtype}" for state in shapes.states)
+        lines.append(f"{Component.RECURRENT}: {', '.join(tensors)}")
+    return tuple(lines)

@@ -8,35 +8,37 @@ import logging
 import os
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
+from stratakv.actors.worker.budget import Budget, SettingsError, host_specs, make_budget, shelves
 from stratakv.actors.worker.config import Heartbeat, StartError, WorkerConfig
 from stratakv.actors.worker.crew import Crew, gather
 from stratakv.actors.worker.endpoint import HeadEndpoint
 from stratakv.actors.worker.engine import Engine
-from stratakv.actors.worker.head import Head
+from stratakv.actors.worker.groups import stored_groups
+from stratakv.actors.worker.head import Head, Pools
+from stratakv.actors.worker.host import BlockSpec, HostMemory, bytes_of
 from stratakv.actors.worker.lockstep import Follower
 from stratakv.actors.worker.lookup import StoreLookup
 from stratakv.actors.worker.model import Model, ModelError
 from stratakv.actors.worker.rank import Rank
 from stratakv.actors.worker.seeker import StoreSeeker
-from stratakv.actors.worker.split import HeadSplit
-from stratakv.actors.worker.team import agree
+from stratakv.actors.worker.split import HeadSplit, describe_components
+from stratakv.actors.worker.team import Executes, agree
 from stratakv.actors.worker.transfers import Transfers
 from stratakv.actors.worker.weights import weights_digest
 from stratakv.cluster.agreement import SlotTable
 from stratakv.cluster.messages import Endpoint, ModelCard
 from stratakv.cluster.rendezvous import Meeting
-from stratakv.kernels.pool import DevicePool
 from stratakv.storage.hierarchy import Hierarchy
-from stratakv.storage.identity import Identity, describe_shapes
-from stratakv.storage.layout import BlockLayout, Group, MemoryTooSmall, device_slots_for, host_slots_for
+from stratakv.storage.identity import Identity
+from stratakv.storage.layout import MemoryTooSmall
 from stratakv.storage.policies.prefetch import PREFETCH_POLICIES
-from stratakv.storage.pools import HostBlocks
 from stratakv.storage.registry import UnknownName
-from stratakv.storage.settings import format_size
 from stratakv.storage.slab import HostSlab, SlabError
+from stratakv.storage.stores.answers import Shelf
 from stratakv.storage.stores.errors import StoreError
 from stratakv.storage.stores.opening import open_store
 from stratakv.storage.stores.store import Store
@@ -65,7 +67,7 @@ class Worker:
         """
         try:
             return self._start(meeting)
-        except (ModelError, MemoryTooSmall, SlabError, StoreError, UnknownName) as error:
+        except (ModelError, MemoryTooSmall, SettingsError, SlabError, StoreError, UnknownName) as error:
             self.stop()
             raise StartError(str(error)) from error
         except BaseException:
@@ -77,49 +79,50 @@ class Worker:
         self._crew = crew = gather(config, meeting)
         model = crew.load(config.model)
         split = crew.split(model.directory)
-        group = Group(split.group(config.rank), split.groups)
-        layout = BlockLayout(model.shapes, config.cache.page_size, model.dtype.itemsize, group=group)
-        # One page for each running request, and one to spare: with fewer they could never all make a step.
-        minimum = config.scheduler.max_running + 1
-        device_slots = device_slots_for(config.cache.device_memory, layout, minimum)
-        host_slots = host_slots_for(config.cache.host_memory, layout, minimum=1)
-        device_slots, host_slots = agree(crew.team.group, device_slots, host_slots)
-        pool = DevicePool(model.shapes, device_slots, config.cache.page_size, model.dtype, model.device)
-        host = self._open_host(host_slots, layout)
-        identity = self._identity(model, split, layout)
-        card = self._card(model, device_slots, identity)
+        groups = stored_groups(split, config.rank, config.store.head_groups, model.shapes.latent)
+        scheduler = config.scheduler
+        budget = make_budget(
+            config.cache, model.shapes, model.dtype.itemsize, groups.held, scheduler.max_running, scheduler.token_budget
+        ).with_slots(partial(agree, crew.team.group))  # fmt: skip
+        memory = budget.device_memory(model.shapes, model.dtype, model.device)
+        host = self._open_host(host_specs(budget, memory, groups.held))
+        identity = self._identity(model, split, budget)
         self._table = table = SlotTable()
-        self._open_store(identity, split, layout, host, table)
+        self._open_store(identity, shelves(budget, groups.count), host, table)
         rank = Rank(
-            model, pool, host, crew.team.group, bytes.fromhex(identity.digest()), table, self._transfers
+            model, memory, host, crew.team.group, bytes.fromhex(identity.digest()), table, self._transfers
         )  # fmt: skip
         if config.rank > 0:
             self._follower = crew.follow(rank)
             self._follower.start()
             return None
+        return self._lead(crew.lead(rank), self._card(model, budget, identity), budget)
+
+    def _lead(self, rank: Executes, card: ModelCard, budget: Budget) -> Endpoint:
+        """Start the head and its endpoint. Rank 0 only."""
+        config = self._config
         self._engine = Engine(config.cache.page_size)
+        pools = Pools(budget.device.full, budget.host.full, budget.side_pools())
         head = Head(
-            config.cache, config.scheduler, device_slots=device_slots, host_slots=host_slots,
-            eos=model.eos_token_ids, limit=card.max_total_tokens, seeker_of=self._seeker_of(),
+            config.cache, config.scheduler, pools,
+            eos=card.eos_token_ids, limit=card.max_total_tokens, seeker_of=self._seeker_of(),
         )  # fmt: skip
         self._endpoint = HeadEndpoint(
             config.wire, config.heartbeat, self._engine,
             allowed=config.gateway_key, generation=config.generation, card=card, load=self._engine.load,
         )  # fmt: skip
-        self._engine.connect(head, crew.lead(rank), self._endpoint)
+        self._engine.connect(head, rank, self._endpoint)
         self._endpoint.start()
         self._engine.start()
         _log.info(
-            "replica %d (%d ranks) serves %s; each has %d device pages (%s) and %d host pages (%s) of %d tokens",
-            config.replica, config.ranks, card.name, device_slots, format_size(device_slots * layout.payload_bytes),
-            host_slots, format_size(host_slots * layout.block_bytes), config.cache.page_size,
-        )  # fmt: skip
+            "replica %d (%d ranks) serves %s; each has %s", config.replica, config.ranks, card.name, budget
+        )
         return Endpoint(
             replica=config.replica, generation=config.generation, address=self._endpoint.address,
             public_key=self._endpoint.public_key, card=card,
         )  # fmt: skip
 
-    def _identity(self, model: Model, split: HeadSplit, layout: BlockLayout) -> Identity:
+    def _identity(self, model: Model, split: HeadSplit, budget: Budget) -> Identity:
         assert self._crew is not None
         return Identity(
             model_config=model.config_digest,
@@ -128,43 +131,39 @@ class Worker:
                 "digest of the weights", lambda: weights_digest(model.directory, _digest_cache())
             ),
             kv_dtype=str(model.dtype).removeprefix("torch."),
-            page_size=layout.page_size,
-            component_shapes=(describe_shapes(Component.FULL, split.whole(model.shapes)),),
-            alignment=layout.alignment,
+            page_size=self._config.cache.page_size,
+            component_shapes=describe_components(model.shapes, split),
+            alignment=budget.layouts[Component.FULL][0].alignment,
         )
 
-    def _card(self, model: Model, device_slots: int, identity: Identity) -> ModelCard:
+    def _card(self, model: Model, budget: Budget, identity: Identity) -> ModelCard:
         config = self._config
         return ModelCard(
             name=model.name,
             path=str(model.directory),
             vocab_size=model.vocab_size,
-            max_total_tokens=min(model.context_length, device_slots * config.cache.page_size),
+            max_total_tokens=min(model.context_length, budget.device.full * config.cache.page_size),
             context_length=model.context_length,
             page_size=config.cache.page_size,
             eos_token_ids=tuple(model.eos_token_ids),
             identity=identity.digest(),
+            rules=budget.rules(),
         )
 
-    def _open_host(self, slots: int, layout: BlockLayout) -> HostBlocks | None:
-        if not slots:
+    def _open_host(self, specs: Mapping[Component, Sequence[BlockSpec]]) -> HostMemory | None:
+        if not self._config.cache.host_memory:
             return None
         config = self._config
         self._slab = HostSlab.open(
-            config.cache.host_directory,
-            config.cluster_id,
-            config.replica,
-            config.rank,
-            slots * layout.block_bytes,
-        )
-        return HostBlocks(self._slab.buffer, slots, layout)
+            config.cache.host_directory, config.cluster_id, config.replica, config.rank, bytes_of(specs.values())
+        )  # fmt: skip
+        return HostMemory(self._slab.buffer, specs)
 
     def _open_store(
         self,
         identity: Identity,
-        split: HeadSplit,
-        layout: BlockLayout,
-        host: HostBlocks | None,
+        shelves: Mapping[Component, Sequence[Shelf]],
+        host: HostMemory | None,
         table: SlotTable,
     ) -> None:
         """Open the store and prove that what the head writes there this rank can read back."""
@@ -176,9 +175,9 @@ class Worker:
                 "store.url is set and cache.host_memory is 0: pages go to the store through host memory; give it some, "
                 "or turn the store off with --store none"
             )
-        store = open_store(settings, identity, [layout])
+        store = open_store(settings, identity, host.layouts())
         self._transfers = Transfers(store, host, table, settings.readers)
-        self._lookup = StoreLookup(store, [Group(index, split.groups) for index in range(split.groups)])
+        self._lookup = StoreLookup(store, shelves)
         assert self._crew is not None
         store.expect_nonce(self._crew.team.from_head("nonce in the store", lambda: _leave_nonce(store)))
         for remark in store.remarks():

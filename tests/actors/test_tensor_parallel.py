@@ -5,10 +5,8 @@ from pathlib import Path
 
 import pytest
 from replica import Replica
-from tiny_models import FAMILIES, VOCAB, write_model
+from tiny_models import FAMILIES, write_model
 from transformers import Qwen3MoeConfig
-
-from stratakv.storage.stores.settings import StoreSettings
 
 PROMPTS = [[(a * i * i + 3 * i + a) % 256 for i in range(90 + 11 * a)] for a in range(1, 5)]
 

@@ -9,9 +9,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from stratakv.storage.hierarchy import Asked
 from stratakv.storage.hierarchy_check import hierarchy_problems, idle_problems
-from stratakv.storage.pools import Owner
 from stratakv.storage.policies.eviction import EVICTION_POLICIES
 from stratakv.storage.policies.write import WRITE_POLICIES
+from stratakv.storage.pools import Owner
 from stratakv.storage.prefetch import Stretch
 from stratakv.storage.restore import EXACT, Presence, restorable
 from stratakv.storage.tiers import Component, Tier

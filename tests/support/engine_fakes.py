@@ -14,7 +14,7 @@ from stratakv.actors.settings import SchedulerSettings
 from stratakv.actors.worker.budget import Budget, TierSlots, host_specs, make_budget, shelves
 from stratakv.actors.worker.endpoint import Emission
 from stratakv.actors.worker.engine import Engine
-from stratakv.actors.worker.groups import groups_of_rank
+from stratakv.actors.worker.groups import SINGLE
 from stratakv.actors.worker.head import Head, Pools
 from stratakv.actors.worker.host import HostMemory, bytes_of
 from stratakv.actors.worker.lookup import StoreLookup
@@ -82,7 +82,7 @@ def expected_output(prompt: list[int], count: int) -> list[int]:
     return tokens[len(prompt) :]
 
 
-HELD = groups_of_rank(1, 0, 1)
+HELD = SINGLE.held
 
 
 def _budget(
