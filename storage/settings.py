@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, model_validator
 
 _UNITS = {"": 1, "B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40,
           "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}  # fmt: skip
@@ -68,11 +68,34 @@ class CacheSettings(SettingsModel):
     recurrent_share: float = Field(
         0.3, gt=0, lt=1, description="share of both memories for recurrent states, in models that have them"
     )
-    checkpoint_interval: int = Field(
-        2048,
+    checkpoint_interval: int | None = Field(
+        None,
         ge=0,
-        description="tokens between checkpoints of a long prompt, a multiple of cache.page_size; 0 for none",
+        description="tokens between recurrent checkpoints within a prompt, a multiple of cache.page_size; 0 for none, "
+        "by default the whole pages in 2048",
     )
     unified: bool = Field(
         False, description="pages and recurrent states share one device buffer instead of fixed shares"
     )
+
+    @property
+    def checkpoint_pages(self) -> int:
+        """Pages between checkpoints within a prompt; 0 for none."""
+        interval = 2048 if self.checkpoint_interval is None else self.checkpoint_interval
+        return interval // self.page_size
+
+    @model_validator(mode="after")
+    def _options_go_together(self) -> "CacheSettings":
+        if self.checkpoint_interval and self.checkpoint_interval % self.page_size:
+            below = self.checkpoint_interval // self.page_size * self.page_size
+            raise ValueError(
+                f"cache.checkpoint_interval is {self.checkpoint_interval} and cache.page_size is {self.page_size}: "
+                f"checkpoints lie on page boundaries, so set the interval to a multiple, such as "
+                f"{below or self.page_size}"
+            )
+        if self.write_policy == "write_back" and not self.host_memory:
+            raise ValueError(
+                "cache.write_policy is write_back and cache.host_memory is 0: there is no host memory to write back "
+                "to; give it some, or use write_through, which then does nothing"
+            )
+        return self

@@ -101,7 +101,7 @@ class Budget:
             checkpoints = CheckpointPools(SlotPool("states", self.states), own, host, self.pages_each)
         if windows is None and checkpoints is None:
             return None
-        return SidePools(windows, checkpoints, self.cache.checkpoint_interval // page_size)
+        return SidePools(windows, checkpoints, self.cache.checkpoint_pages)
 
     def rules(self) -> tuple[ComponentRule, ...]:
         """What a prefix needs beside its full pages, for routers."""

@@ -269,7 +269,7 @@ def test_a_store_that_never_answers_costs_the_deadline_and_no_more() -> None:
 
 
 class SilentLookup:
-    def ask(self, keys: list[bytes], answer: Callable[[int], None]) -> None:
+    def ask(self, keys: list[bytes], first: object, answer: Callable[..., None]) -> None:
         pass
 
 

@@ -74,3 +74,15 @@ def test_a_wrong_setting_is_named(wrong):
     (name,) = wrong
     with pytest.raises(ValidationError, match=name):
         CacheSettings(**wrong)
+
+
+def test_a_checkpoint_interval_that_is_no_multiple_of_the_page_names_both_settings():
+    with pytest.raises(ValueError, match=r"checkpoint_interval is 100 and cache.page_size is 64.* such as 64"):
+        CacheSettings(page_size=64, checkpoint_interval=100)
+    assert CacheSettings(page_size=48).checkpoint_pages == 42
+    assert CacheSettings(page_size=64, checkpoint_interval=0).checkpoint_pages == 0
+
+
+def test_write_back_without_a_host_tier_names_both_settings():
+    with pytest.raises(ValueError, match=r"write_policy is write_back and cache.host_memory is 0"):
+        CacheSettings(write_policy="write_back", host_memory=0)
