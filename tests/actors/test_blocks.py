@@ -146,7 +146,7 @@ def rank_of(opens, ranks: int, rank: int, setting: int | None) -> OneRank:
 
 @pytest.mark.parametrize("groups", [2, 4])
 def test_replicas_of_other_tensor_parallel_sizes_share_pages(groups: int) -> None:
-    opens = shared_store()
+    opens = shared_store(model=("4 heads",))
     whole = rank_of(opens, 1, 0, groups)
     halves = [rank_of(opens, 2, rank, groups) for rank in (0, 1)]
     before = whole.fill(1)

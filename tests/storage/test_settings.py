@@ -77,7 +77,9 @@ def test_a_wrong_setting_is_named(wrong):
 
 
 def test_a_checkpoint_interval_that_is_no_multiple_of_the_page_names_both_settings():
-    with pytest.raises(ValueError, match=r"checkpoint_interval is 100 and cache.page_size is 64.* such as 64"):
+    with pytest.raises(
+        ValueError, match=r"checkpoint_interval is 100 and cache.page_size is 64.* such as 64"
+    ):
         CacheSettings(page_size=64, checkpoint_interval=100)
     assert CacheSettings(page_size=48).checkpoint_pages == 42
     assert CacheSettings(page_size=64, checkpoint_interval=0).checkpoint_pages == 0

@@ -27,7 +27,9 @@ class Oracle:
 
     def found(self, keys: list[bytes]) -> tuple[int, int]:
         device = next((n for n, key in enumerate(keys) if key not in self.device), len(keys))
-        held = next((n for n, key in enumerate(keys) if key not in self.device.keys() | self.host.keys()), len(keys))
+        held = next(
+            (n for n, key in enumerate(keys) if key not in self.device.keys() | self.host.keys()), len(keys)
+        )
         return device, held - device
 
     def use(self, keys: list[bytes]) -> None:

@@ -12,12 +12,14 @@ from stratakv.storage.stores.store import Store
 def shared_store(
     capacity: int = 1 << 26, faults: FaultRates | None = None
 ) -> Callable[[Sequence[BlockLayout]], Store]:
-    """Opens one and the same store for every engine, with faults between it and all of them."""
+    """Opens one and the same store for every engine, with faults between it and all of them.
+
+    They share pages if their blocks are alike, or whatever those are if `model` says what the whole model's are."""
     memory = MemoryBackend(capacity)
 
     def open_it(layouts: Sequence[BlockLayout]) -> Store:
         backend = FaultyBackend(memory, faults, seed=1) if faults else memory
-        shapes = tuple(describe_shapes(layout.component, layout.shapes) for layout in layouts)
+        shapes = model or tuple(describe_shapes(layout.component, layout.shapes) for layout in layouts)
         identity = Identity(
             model_config="",
             weights="",
