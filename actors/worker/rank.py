@@ -10,7 +10,7 @@ from stratakv.actors.worker.transfers import Transfers
 from stratakv.cluster.agreement import Agreed, Group, SlotTable, read
 from stratakv.cluster.plan import Plan, Row
 from stratakv.kernels import kv_copy
-from stratakv.kernels.pool import DevicePool
+from stratakv.kernels.memory import DeviceMemory
 from stratakv.storage.header import BlockHeader
 from stratakv.storage.moves import Area, Copy, Cut, Direction, Order, Read, Release, Write
 from stratakv.storage.pools import HostBlocks
@@ -19,8 +19,8 @@ from stratakv.storage.pools import HostBlocks
 class Forward(Protocol):
     """What a rank asks of a model."""
 
-    def forward(self, rows: Sequence[Row], pool: DevicePool) -> torch.Tensor:
-        """Compute KV of all new tokens into `pool` and return logits, float32 [rows that sample, vocab]."""
+    def forward(self, rows: Sequence[Row], memory: DeviceMemory) -> torch.Tensor:
+        """Compute KV of all new tokens into `memory` and return logits, float32 [rows that sample, vocab]."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class Rank:
     def __init__(
         self,
         model: Forward,
-        pool: DevicePool,
+        memory: DeviceMemory,
         host: HostBlocks | None,
         group: Group,
         identity: bytes,
@@ -48,7 +48,8 @@ class Rank:
         transfers: Transfers | None = None,
     ):
         self._model = model
-        self._pool = pool
+        self._memory = memory
+        self._pool = memory.full
         self._host = host
         self._host_bytes = torch.from_numpy(host.array) if host is not None else None
         self._group = group
@@ -67,7 +68,7 @@ class Rank:
             if isinstance(order, Copy):
                 self._copy(order)
                 self._copied_upto = order.number
-        logits = self._model.forward(plan.rows, self._pool) if plan.rows else None
+        logits = self._model.forward(plan.rows, self._memory) if plan.rows else None
         return StepResult(logits, read(pending.wait(), plan.number))
 
     def _apply(self, order: Order) -> None:

@@ -23,7 +23,7 @@ from stratakv.actors.worker.transfers import Transfers
 from stratakv.actors.worker.weights import weights_digest
 from stratakv.cluster.agreement import LocalGroup, SlotTable
 from stratakv.cluster.messages import Endpoint, ModelCard
-from stratakv.kernels.pool import DevicePool
+from stratakv.kernels.memory import DeviceMemory
 from stratakv.storage.hierarchy import Hierarchy
 from stratakv.storage.identity import Identity, describe_shapes
 from stratakv.storage.layout import BlockLayout, MemoryTooSmall, device_slots_for, host_slots_for
@@ -64,12 +64,14 @@ class Worker:
     def _start(self) -> Endpoint:
         config = self._config
         model = Model.load(config.model)
-        layout = BlockLayout(model.shapes, config.cache.page_size, model.dtype.itemsize)
+        layout = BlockLayout(model.shapes.full, config.cache.page_size, model.dtype.itemsize)
         # One page for each running request, and one to spare: with fewer they could never all make a step.
         minimum = config.scheduler.max_running + 1
         device_slots = device_slots_for(config.cache.device_memory, layout, minimum)
         host_slots = host_slots_for(config.cache.host_memory, layout, minimum=1)
-        pool = DevicePool(model.shapes, device_slots, config.cache.page_size, model.dtype, model.device)
+        memory = DeviceMemory.build(
+            model.shapes, full=device_slots, page_size=config.cache.page_size, dtype=model.dtype, device=model.device
+        )  # fmt: skip
         host = self._open_host(host_slots, layout)
         identity = self._identity(model, layout)
         card = self._card(model, device_slots, identity)
@@ -77,7 +79,7 @@ class Worker:
         self._engine = Engine(config.cache.page_size)
         self._open_store(identity, layout, host, table)
         rank = Rank(
-            model, pool, host, LocalGroup(), bytes.fromhex(identity.digest()), table, self._transfers
+            model, memory, host, LocalGroup(), bytes.fromhex(identity.digest()), table, self._transfers
         )  # fmt: skip
         head = Head(
             config.cache, config.scheduler, device_slots=device_slots, host_slots=host_slots,
@@ -106,7 +108,7 @@ class Worker:
             weights=weights_digest(model.directory, _digest_cache()),
             kv_dtype=str(model.dtype).removeprefix("torch."),
             page_size=layout.page_size,
-            component_shapes=(describe_shapes(Component.FULL, model.shapes),),
+            component_shapes=(describe_shapes(Component.FULL, model.shapes.full),),
             alignment=layout.alignment,
         )
 

@@ -19,8 +19,8 @@ from stratakv.actors.worker.transfers import Transfers
 from stratakv.cluster.agreement import LocalGroup, SlotTable
 from stratakv.cluster.messages import Delta, Generate, Sampling, pack_tokens
 from stratakv.cluster.plan import Row
-from stratakv.kernels.pool import DevicePool
-from stratakv.kernels.shapes import LayerShape
+from stratakv.kernels.memory import DeviceMemory
+from stratakv.kernels.shapes import LayerShape, ModelShapes
 from stratakv.storage.keys import chain, namespace_seed
 from stratakv.storage.layout import BlockLayout
 from stratakv.storage.policies.prefetch import WaitComplete
@@ -31,7 +31,7 @@ from stratakv.storage.stores.settings import StoreSettings
 from stratakv.storage.stores.store import Store
 
 VOCAB = 101
-SHAPES = [LayerShape(1, 2, 2), LayerShape(1, 2, 2)]
+SHAPES = ModelShapes.plain([LayerShape(1, 2, 2), LayerShape(1, 2, 2)])
 
 
 class DigestModel:
@@ -44,7 +44,8 @@ class DigestModel:
         self.poison: int | None = None
         """A token after which the logits are no numbers."""
 
-    def forward(self, rows: Sequence[Row], pool: DevicePool) -> torch.Tensor:
+    def forward(self, rows: Sequence[Row], memory: DeviceMemory) -> torch.Tensor:
+        pool = memory.full
         self.steps += 1
         if self.steps == self.fail_on_step:
             raise RuntimeError("the model broke")
@@ -83,7 +84,7 @@ class EngineClient:
     def __init__(
         self,
         model: Forward,
-        shapes: Sequence[LayerShape],
+        shapes: ModelShapes,
         *,
         page_size: int = 4,
         device: int = 64,
@@ -96,9 +97,10 @@ class EngineClient:
         self.sizes: list[int] = []
         self.held_keys: set[bytes] = set()
         self.snapshots: list[Holdings] = []
-        layout = BlockLayout(shapes, page_size, itemsize=4)
+        layout = BlockLayout(shapes.full, page_size, itemsize=4)
         blocks = HostBlocks(bytearray(host * layout.block_bytes), host, layout) if host else None
-        self.pool = pool = DevicePool(shapes, device, page_size, torch.float32)
+        memory = DeviceMemory.build(shapes, full=device, page_size=page_size, dtype=torch.float32)
+        self.pool = memory.full
         settings = SchedulerSettings(**{"token_budget": 16, "max_running": 16, **scheduler})
         cache = CacheSettings(page_size=page_size)
         self.page_size = page_size
@@ -115,7 +117,7 @@ class EngineClient:
         self.head = Head(
             cache, settings, device_slots=device, host_slots=host, eos=(), limit=limit, seeker_of=seeker_of
         )
-        rank = Rank(model, pool, blocks, LocalGroup(), identity, table, transfers)
+        rank = Rank(model, memory, blocks, LocalGroup(), identity, table, transfers)
         self.engine.connect(self.head, rank, self)
 
     def deliver_events(self, changes: Changes) -> None:
