@@ -26,6 +26,12 @@ _MAMBA = {"hidden_size": 32, "num_hidden_layers": 2, "vocab_size": 64, "state_si
 _LLAMA4 = {**SIZES, "intermediate_size_mlp": 96, "num_local_experts": 2, "num_hidden_layers": 4, "head_dim": 16}
 
 
+@pytest.fixture
+def unknown(monkeypatch):
+    """No family is known by name: what is refused is refused by what it computes."""
+    monkeypatch.setattr(checkpoint, "_refuse_known", lambda config: None)
+
+
 def load(path: Path) -> Model:
     return Model.load(ModelSettings(path=str(path), device="cpu"))
 
@@ -49,18 +55,18 @@ def refused_config(path: Path, config: PreTrainedConfig) -> str:
     ],
     ids=lambda config: config.model_type,
 )
-def test_models_without_attention(tmp_path, config):
+def test_models_without_attention(tmp_path, unknown, config):
     assert f"{config.model_type} cannot be served from paged memory (no layer keeps KV" in refused_config(
         tmp_path, config
     )
 
 
-def test_rwkv(tmp_path):
+def test_rwkv(tmp_path, unknown):
     config = RwkvConfig(vocab_size=64, hidden_size=32, num_hidden_layers=2, attention_hidden_size=32)
     assert "rwkv cannot be served from paged memory" in refused_config(tmp_path, config)
 
 
-def test_mamba_1_between_attention(tmp_path):
+def test_mamba_1_between_attention(tmp_path, unknown):
     """Its scan of several tokens begins from nothing, whatever the state."""
     config = JambaConfig(
         **SIZES, attn_layer_period=2, attn_layer_offset=1, expert_layer_period=2, num_experts=2,
@@ -69,26 +75,33 @@ def test_mamba_1_between_attention(tmp_path):
     assert "a prompt cut at token 13 and the whole one differ by" in refused_config(tmp_path, config)
 
 
-def test_recurrent_gemma(tmp_path):
+def test_recurrent_gemma(tmp_path, unknown):
     """It keeps its state in its own modules."""
     config = RecurrentGemmaConfig(
         **{**SIZES, "num_hidden_layers": 3}, lru_width=64, attention_window_size=16,
         block_types=["recurrent", "recurrent", "attention"],
     )  # fmt: skip
-    message = refused_config(tmp_path, config)
-    assert "recurrent_gemma" in message or "differ by" in message
+    assert "a prompt cut at token 13 and the whole one differ by" in refused_config(tmp_path, config)
 
 
-def test_llama_4_by_name(tmp_path):
-    config = Llama4TextConfig(num_hidden_layers=4)
-    config.architectures = ["Llama4ForCausalLM"]
+@pytest.mark.parametrize(
+    ("config", "architecture", "message"),
+    [
+        (Llama4TextConfig(num_hidden_layers=4), "Llama4ForCausalLM", "llama4_text uses chunked attention (Llama 4)"),
+        (JambaConfig(), "JambaForCausalLM", "jamba has Mamba-1 layers"),
+        (RwkvConfig(), "RwkvForCausalLM", "rwkv keeps recurrent state only"),
+        (RecurrentGemmaConfig(), "RecurrentGemmaForCausalLM", "recurrent_gemma keeps recurrent state in its modules"),
+    ],
+    ids=lambda value: value.model_type if isinstance(value, PreTrainedConfig) else "",
+)  # fmt: skip
+def test_known_by_name_before_a_weight_is_read(tmp_path, config, architecture, message):
+    config.architectures = [architecture]
     config.save_pretrained(tmp_path)
-    assert "llama4_text uses chunked attention (Llama 4)" in refused(tmp_path)
+    assert f"model.path: {message}" in refused(tmp_path)
 
 
-def test_llama_4_by_what_it_computes(tmp_path, monkeypatch):
+def test_llama_4(tmp_path, unknown):
     """Right within a chunk of attention, wrong beyond: only a prompt that is longer finds it."""
-    monkeypatch.setattr(checkpoint, "_refuse_chunked_attention", lambda config: None)
     message = refused_config(tmp_path, Llama4TextConfig(**_LLAMA4, attention_chunk_size=40))
     assert "a prompt of 64 tokens continued from a checkpoint at token 56 and the whole one differ by" in message
 
