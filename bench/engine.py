@@ -24,7 +24,7 @@ from stratakv.actors.worker.rank import Rank
 from stratakv.actors.worker.request import Request, RequestId
 from stratakv.cluster.agreement import LocalGroup, SlotTable
 from stratakv.cluster.messages import Generate, Sampling, pack_tokens
-from stratakv.kernels.pool import DevicePool
+from stratakv.kernels.memory import DeviceMemory
 from stratakv.storage.keys import chain
 from stratakv.storage.layout import BlockLayout
 from stratakv.storage.pools import HostBlocks
@@ -38,10 +38,12 @@ class EngineSide:
     """A head and its rank, stepped by hand."""
 
     def __init__(self, model: Model):
-        layout = BlockLayout(model.shapes, PAGE_SIZE, model.dtype.itemsize)
+        layout = BlockLayout(model.shapes.full, PAGE_SIZE, model.dtype.itemsize)
         host = HostBlocks(bytearray(HOST_SLOTS * layout.block_bytes), HOST_SLOTS, layout)
-        pool = DevicePool(model.shapes, DEVICE_SLOTS, PAGE_SIZE, model.dtype)
-        self.rank = Rank(model, pool, host, LocalGroup(), bytes(32), SlotTable())
+        memory = DeviceMemory.build(
+            model.shapes, full=DEVICE_SLOTS, page_size=PAGE_SIZE, dtype=model.dtype
+        )
+        self.rank = Rank(model, memory, host, LocalGroup(), bytes(32), SlotTable())
         self.head = Head(
             CacheSettings(page_size=PAGE_SIZE), SchedulerSettings(token_budget=PROMPT),
             device_slots=DEVICE_SLOTS, host_slots=HOST_SLOTS, eos=(), limit=model.context_length,

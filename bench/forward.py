@@ -24,7 +24,7 @@ from transformers import AutoModelForCausalLM, DynamicCache
 from stratakv.actors.settings import ModelSettings
 from stratakv.actors.worker.model import Model
 from stratakv.cluster.plan import Row
-from stratakv.kernels.pool import DevicePool
+from stratakv.kernels.memory import DeviceMemory
 
 PROMPT = 1024
 CONTEXT = 256
@@ -94,7 +94,9 @@ class Bench:
         self.slots = 160
         order = torch.arange(self.slots) if pages == "contiguous" else torch.randperm(self.slots)
         self.order: list[int] = order.tolist()
-        self.pool = DevicePool(self.model.shapes, self.slots, PAGE_SIZE, self.model.dtype)
+        self.memory = DeviceMemory.build(
+            self.model.shapes, full=self.slots, page_size=PAGE_SIZE, dtype=self.model.dtype
+        )
 
     def tokens(self, count: int, length: int) -> torch.Tensor:
         return torch.randint(0, self.model.vocab_size, (count, length))
@@ -113,7 +115,7 @@ class Bench:
         for turn in range(self.repeat + 1):
             tokens = self.tokens(1, PROMPT)
             rows = self.rows(tokens, 0)
-            a = ours.run(self.model.forward, rows, self.pool)
+            a = ours.run(self.model.forward, rows, self.memory)
             b = plain.run(self.plain.forward, tokens, DynamicCache())
             difference = _larger(difference, a, b)
             if turn == 0:  # first calls pay for lazily made things
@@ -124,13 +126,13 @@ class Bench:
         ours, plain, difference = Timings(), Timings(), 0.0
         tokens = self.tokens(batch, CONTEXT)
         cache = DynamicCache()
-        self.model.forward(self.rows(tokens, 0), self.pool)
+        self.model.forward(self.rows(tokens, 0), self.memory)
         self.plain.forward(tokens, cache)
         for _ in range(self.repeat):
             for step in range(DECODE_STEPS):
                 new = self.tokens(batch, 1)
                 rows = self.rows(new, CONTEXT + step)
-                a = ours.run(self.model.forward, rows, self.pool)
+                a = ours.run(self.model.forward, rows, self.memory)
                 b = plain.run(self.plain.forward, new, cache)
                 difference = _larger(difference, a, b)
             cache.crop(-DECODE_STEPS)

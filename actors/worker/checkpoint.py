@@ -14,6 +14,17 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_N
 
 _FILES = ["*.json", "*.safetensors", "*.jinja", "*.model", "*.txt"]
 
+_MAMBA_1 = "has Mamba-1 layers, whose chunks do not continue from a state in transformers"
+_KNOWN = {
+    "mamba": _MAMBA_1,
+    "falcon_mamba": _MAMBA_1,
+    "jamba": _MAMBA_1,
+    "zamba": _MAMBA_1,
+    "recurrent_gemma": "keeps recurrent state in its modules, where it cannot be saved",
+    "rwkv": "keeps recurrent state only",
+}
+"""Model types that the check of a loaded model refuses as well, but less clearly, or in bfloat16 not surely."""
+
 
 class ModelError(Exception):
     """The model cannot be served. The message names the setting, what is wrong and the remedy."""
@@ -60,7 +71,7 @@ def read_config(directory: Path) -> PreTrainedConfig:
             f"model.path: config.json of {directory} is not understood: {_first_line(error)}"
         ) from error
     _refuse_other_tasks(directory, config)
-    _refuse_chunked_attention(config)
+    _refuse_known(config)
     return config
 
 
@@ -113,13 +124,16 @@ def _refuse_other_tasks(directory: Path, config: PreTrainedConfig) -> None:
     )
 
 
-def _refuse_chunked_attention(config: PreTrainedConfig) -> None:
-    """Said here by name, since the check of a loaded model is too short to cross a chunk of usual size."""
+def _refuse_known(config: PreTrainedConfig) -> None:
+    """What is known to be unservable, said before the weights are read. Everything else is found out by computing."""
     text: dict[str, Any] = config.get_text_config().to_dict()
+    why = _KNOWN.get(config.model_type)
     if "chunked_attention" in (text.get("layer_types") or ()):
+        why = "uses chunked attention (Llama 4)"
+    if why:
         raise ModelError(
-            f"model.path: {config.model_type} uses chunked attention (Llama 4), which this version does not serve; "
-            "give a model with full or sliding attention"
+            f"model.path: {config.model_type} {why}, which this version does not serve; give a model of full or sliding "
+            "attention, with or without Mamba-2, delta-net or short-convolution layers"
         )
 
 

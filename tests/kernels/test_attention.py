@@ -10,8 +10,9 @@ from attention_reference import reference_attention
 from stratakv.cluster.plan import Row
 from stratakv.kernels.attention import paged_attention
 from stratakv.kernels.context import ForwardContext, current_forward, forwarding
-from stratakv.kernels.pool import DevicePool
-from stratakv.kernels.shapes import LayerShape
+from stratakv.kernels.forward_cache import ForwardCache
+from stratakv.kernels.memory import DeviceMemory
+from stratakv.kernels.shapes import Attention, LayerShape, ModelShapes
 
 LAYER = 1
 """The layer under test; the one before it has another shape, so that layers cannot be mixed up unseen."""
@@ -23,6 +24,12 @@ def generator() -> torch.Generator:
     seed = secrets.randbits(32)
     print("seed", seed)
     return torch.Generator().manual_seed(seed)
+
+
+def memory_of(shapes: list[LayerShape], slots: int, page_size: int) -> DeviceMemory:
+    return DeviceMemory.build(
+        ModelShapes.plain(shapes), full=slots, page_size=page_size, dtype=torch.float32
+    )
 
 
 class Batch:
@@ -51,7 +58,8 @@ class Batch:
         counts = [-(-length // page_size) for length in lengths]
         slots = sum(counts) + 3
         shapes = [LayerShape(1, 8, 8), LayerShape(kv_heads, key_dim, value_dim)]
-        self.pool = DevicePool(shapes, slots, page_size, torch.float32)
+        self.memory = memory_of(shapes, slots, page_size)
+        self.pool = self.memory.full
         for memory in (*self.pool.keys, *self.pool.values):
             memory.fill_(float("nan"))
         free = (
@@ -74,7 +82,7 @@ class Batch:
 
     def run(self, **features: object) -> list[torch.Tensor]:
         """Output of each request, [new, heads, value_dim]."""
-        context = ForwardContext(self.rows, self.pool)
+        context = ForwardContext(self.rows, self.memory)
         places = [divmod(token, 1000) for token in context.tokens.tolist()]
         starts = [row.start for row in self.rows]
 
@@ -85,9 +93,8 @@ class Batch:
         query = flat(self.queries, [0] * len(starts))
         key, value = flat(self.keys, starts), flat(self.values, starts)
         with forwarding(context):
-            out, weights = paged_attention(
-                SimpleNamespace(layer_idx=LAYER), query, key, value, None, **features
-            )
+            ForwardCache(context).update(key, value, LAYER)
+            out, weights = paged_attention(SimpleNamespace(), query, key, value, None, **features)
         assert weights is None
         assert out.shape == (1, len(places), self.heads, self.value_dim)
         results = [torch.zeros(len(row.tokens), self.heads, self.value_dim) for row in self.rows]
@@ -178,7 +185,7 @@ def test_decode_beyond_what_is_gathered_together(generator, layout):
     batch = Batch(
         [(n, 1) for n in lengths], generator, kv_heads=8, heads=8, key_dim=64, value_dim=64, layout=layout
     )
-    groups = ForwardContext(batch.rows, batch.pool).work(None).decode
+    groups = ForwardContext(batch.rows, batch.memory).batch(Attention.FULL).work(None).decode
     assert 1 < len(groups) < len(lengths)
     batch.check()
 
@@ -190,13 +197,14 @@ def test_batch_composition_does_not_matter(generator):
     for i, expected in enumerate(together):
         row, queries, keys, values = batch.rows[i], batch.queries[i], batch.keys[i], batch.values[i]
         alone = Batch([(row.start, len(row.tokens))], generator)
-        alone.queries, alone.keys, alone.values, alone.pool = [queries], [keys], [values], batch.pool
+        alone.queries, alone.keys, alone.values, alone.memory = [queries], [keys], [values], batch.memory
         alone.rows = [Row(tuple(range(len(row.tokens))), row.start, row.pages, True)]
         torch.testing.assert_close(alone.run()[0], expected, atol=1e-5, rtol=1e-5)
 
 
 def test_metadata_is_built_once_for_all_layers(generator):
-    context = ForwardContext(Batch(MIXED, generator).rows, Batch(MIXED, generator).pool)
+    batch = Batch(MIXED, generator)
+    context = ForwardContext(batch.rows, batch.memory).batch(Attention.FULL)
     assert context.work(None) is context.work(None)
     assert context.work(8) is not context.work(None)
 
@@ -205,10 +213,10 @@ def test_a_mask_of_the_model_is_refused(generator):
     batch = Batch([(0, 2)], generator)
     q, k = torch.zeros(1, 6, 2, 16), torch.zeros(1, 2, 2, 16)
     with (
-        forwarding(ForwardContext(batch.rows, batch.pool)),
+        forwarding(ForwardContext(batch.rows, batch.memory)),
         pytest.raises(ValueError, match="mask of its own"),
     ):
-        paged_attention(SimpleNamespace(layer_idx=LAYER), q, k, k, torch.zeros(1, 1, 2, 2))
+        paged_attention(SimpleNamespace(), q, k, k, torch.zeros(1, 1, 2, 2))
 
 
 def test_outside_a_forward():
@@ -227,21 +235,19 @@ def test_outside_a_forward():
     ],
 )
 def test_rows_that_do_not_fit_are_refused(row, message):
-    pool = DevicePool([LayerShape(1, 8, 8)], 4, 4, torch.float32)
     with pytest.raises(ValueError, match=message):
-        ForwardContext([row], pool)
+        ForwardContext([row], memory_of([LayerShape(1, 8, 8)], 4, 4))
 
 
 def test_context_orders_and_finds_last_tokens():
-    pool = DevicePool([LayerShape(1, 8, 8)], 9, 4, torch.float32)
     rows = [
         Row((1, 2, 3), 4, (3, 0), True),
         Row((4,), 7, (1, 2), True),
         Row((5, 6), 0, (4,), False),
         Row((7,), 2, (8,), True),
     ]
-    context = ForwardContext(rows, pool)
+    context = ForwardContext(rows, memory_of([LayerShape(1, 8, 8)], 9, 4))
     assert context.tokens.tolist() == [7, 4, 5, 6, 1, 2, 3]
     assert context.positions.tolist() == [2, 7, 0, 1, 4, 5, 6]
     assert context.last.tolist() == [6, 1, 0]
-    assert context.write.tolist() == [34, 11, 16, 17, 0, 1, 2]
+    assert context.batch(Attention.FULL).write.tolist() == [34, 11, 16, 17, 0, 1, 2]
