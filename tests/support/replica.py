@@ -66,7 +66,8 @@ class Agreements(NamedTuple):
 
 
 @functools.cache
-def _processes() -> Any:
+def processes() -> Any:
+    """Where processes come from: a fork server that has loaded what takes long."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(_PRELOADED)
     return context
@@ -114,10 +115,10 @@ class Replica:
         self._pipes: list[Connection] = []
         self.processes = []
         for rank, config in enumerate(self.configs):
-            ours, theirs = _processes().Pipe()
+            ours, theirs = processes().Pipe()
             self._pipes.append(ours)
             fault = (faults or {}).get(rank, SOUND)
-            process = _processes().Process(target=_run_rank, args=(config, fault, theirs), daemon=True)
+            process = processes().Process(target=_run_rank, args=(config, fault, theirs), daemon=True)
             process.start()
             theirs.close()
             self.processes.append(process)
