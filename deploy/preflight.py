@@ -7,6 +7,7 @@ import socket
 import urllib.parse
 from pathlib import Path
 
+from stratakv.actors.worker.split import split_of
 from stratakv.deploy import ports
 from stratakv.deploy.settings import StrataSettings
 from stratakv.storage.settings import format_size
@@ -28,6 +29,7 @@ def check(settings: StrataSettings) -> None:
     """Raise PreflightError for the first thing that would stop `settings` from being served on this machine."""
     check_listen(settings)
     check_model(settings.model.path)
+    check_ranks(settings)
     check_device(settings)
     check_memory(settings)
     check_store(settings.store.url)
@@ -80,6 +82,19 @@ def check_config(path: str, config: Path) -> None:
             f"model.path: {path} is a {', '.join(map(str, named))}, not a causal language model; "
             "give a model whose architecture ends in ForCausalLM"
         )
+
+
+def check_ranks(settings: StrataSettings) -> None:
+    """The model's heads can be split over the ranks and the stored shares, as far as a local config.json says."""
+    config = Path(settings.model.path).expanduser() / "config.json"
+    if not config.is_file():
+        return
+    try:
+        split = split_of(json.loads(config.read_text()), settings.tensor_parallel)
+        if split is not None and settings.store.url is not None:
+            split.stored_groups(0, settings.store.head_groups)
+    except ValueError as error:
+        raise PreflightError(f"model.path: {settings.model.path}: {error}") from None
 
 
 def _check_hub_name(name: str) -> None:

@@ -6,7 +6,7 @@ Where values come from, and which wins, is `sources.py`'s business: this is only
 from pathlib import Path
 from typing import Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, model_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from stratakv.actors.settings import ModelSettings, SchedulerSettings
@@ -69,13 +69,6 @@ class StrataSettings(BaseSettings):
     supervisor: SupervisorSettings = SupervisorSettings()
     ray: RaySettings = RaySettings()
 
-    @field_validator("tensor_parallel")
-    @classmethod
-    def _one_rank(cls, ranks: int) -> int:
-        if ranks > 1:
-            raise ValueError(f"this version runs a replica on one rank, not {ranks}; leave it at 1")
-        return ranks
-
     @model_validator(mode="after")
     def _policies_are_known(self) -> "StrataSettings":
         for registry, name in (
@@ -92,6 +85,17 @@ class StrataSettings(BaseSettings):
             raise ValueError(
                 "store.url is set and cache.host_memory is 0: pages go to the store and come back through host memory; "
                 "give it some, or turn the store off with --store none"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _stored_shares_fit_the_ranks(self) -> "StrataSettings":
+        ranks, shares = self.tensor_parallel, self.store.head_groups
+        # With more ranks than KV heads several have the same share, so either may be the multiple of the other.
+        if shares is not None and shares % ranks and ranks % shares:
+            raise ValueError(
+                f"store.head_groups is {shares} and tensor_parallel is {ranks}: a rank would hold parts of stored "
+                f"shares; make store.head_groups a multiple of {ranks}, or leave it out"
             )
         return self
 

@@ -31,6 +31,14 @@ class Order:
     generation: int
 
 
+@dataclass(frozen=True, slots=True)
+class _Suspicion:
+    """A rank has failed, and `message` says why unless another turns out to be gone before `until`."""
+
+    message: str
+    until: float
+
+
 class Supervisor:
     """Keeps `replicas` replicas of `ranks` ranks alive. Not thread-safe: its shell calls it from one event loop.
 
@@ -46,9 +54,11 @@ class Supervisor:
         clock: Callable[[], float],
     ):
         self._clock = clock
+        self._patience = heartbeat.timeout
         self._monitor = HeartbeatMonitor(heartbeat, settings.start_timeout, clock)
         self._replicas = [Replica(number, ranks, settings) for number in range(replicas)]
         self._kills: list[Order] = []
+        self._suspicions: dict[int, _Suspicion] = {}
 
     def adopt(self, replica: int, generation: int) -> None:
         """After a restart: take over `generation`, all of whose ranks were found. They speak by their next report."""
@@ -72,7 +82,7 @@ class Supervisor:
             self._fail(replica, report.message, Retry.NEVER)
             return
         if report.phase is RankPhase.MISHAP:
-            self._fail(replica, report.message, Retry.LATER)
+            self._suspect(replica, report)
             return
         replica.heard(report, self._clock())
         if report.heartbeat is not None:
@@ -104,6 +114,9 @@ class Supervisor:
             replica = self._living(verdict.replica, verdict.generation)
             if replica is not None:
                 self._fail(replica, str(verdict), Retry.LATER)
+        for number, suspicion in list(self._suspicions.items()):
+            if now >= suspicion.until:
+                self._fail(self._replicas[number], suspicion.message, Retry.LATER)
         orders, self._kills = self._kills, []
         for replica in self._replicas:
             if replica.due(now):
@@ -132,7 +145,18 @@ class Supervisor:
         for rank in range(replica.ranks):
             self._monitor.expect(replica.number, rank, generation)
 
+    def _suspect(self, replica: Replica, report: Report) -> None:
+        """A rank has failed. One that serves with others has often failed because another is gone: if one is, it dies
+        or falls silent soon, and is to be named. Until then it is this one, which is not silent."""
+        if replica.ranks == 1 or replica.phase is not ReplicaPhase.READY:
+            self._fail(replica, report.message, Retry.LATER)
+            return
+        self._monitor.beat(report.replica, report.rank, report.generation, 0, None)
+        if replica.number not in self._suspicions:
+            self._suspicions[replica.number] = _Suspicion(report.message, self._clock() + self._patience)
+
     def _fail(self, replica: Replica, message: str, retry: Retry) -> None:
+        self._suspicions.pop(replica.number, None)
         self._monitor.forget(replica.number, replica.generation)
         replica.fail(message, retry, self._clock())
         self._kills.append(Order(OrderKind.KILL, replica.number, replica.generation))

@@ -119,6 +119,44 @@ def test_silence_and_a_stuck_step_end_a_generation(seconds: float, step_age: flo
     assert ("rank 0" in cluster.replica.message) is ends
 
 
+def test_a_rank_that_fails_because_another_is_gone_does_not_take_the_blame():
+    cluster = Cluster(ranks=2)
+    cluster.start()
+    cluster.now = 1.0
+    cluster.say(1, 0, RankPhase.MISHAP, "the ranks could not agree")
+    assert cluster.supervisor.decide() == []
+    cluster.supervisor.died(0, 1, 1)
+    assert cluster.supervisor.decide() == [Order(OrderKind.KILL, 0, 1)]
+    assert "rank 1 of replica 0 (generation 1) died" in cluster.replica.message
+    cluster.supervisor.buried(0, 1)
+    cluster.start()
+    cluster.now = 100.0
+    assert cluster.replica.phase is ReplicaPhase.READY
+
+
+def test_a_rank_that_is_silent_is_named_and_not_the_one_that_failed_for_it():
+    cluster = Cluster(ranks=2)
+    cluster.start()
+    for cluster.now in (1.0, 2.0, 3.0, 4.0, 5.0):
+        cluster.say(1, 0, RankPhase.MISHAP, "the ranks could not agree")
+        assert cluster.supervisor.decide() == []
+    cluster.now = 5.5
+    assert cluster.supervisor.decide() == [Order(OrderKind.KILL, 0, 1)]
+    assert "rank 1 of replica 0 (generation 1) has been silent for 5.5 s" in cluster.replica.message
+
+
+def test_a_rank_that_fails_by_itself_ends_the_generation_soon():
+    cluster = Cluster(ranks=2)
+    cluster.start()
+    for cluster.now in (1.0, 3.0, 5.0):
+        cluster.say(1, 0, RankPhase.READY)
+        cluster.say(1, 1, RankPhase.MISHAP, "rank 1 is out of luck")
+        assert cluster.supervisor.decide() == []
+    cluster.now = 6.0
+    assert cluster.supervisor.decide() == [Order(OrderKind.KILL, 0, 1)]
+    assert cluster.replica.message == "rank 1 is out of luck"
+
+
 def test_loading_may_be_silent_up_to_the_start_deadline():
     cluster = Cluster(start_timeout=100)
     cluster.supervisor.decide()

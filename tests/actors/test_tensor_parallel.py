@@ -1,12 +1,16 @@
 """A replica of several ranks, without Ray: it says what one rank says, from every tier, and no fault makes it hang or
 disagree."""
 
+import re
 from pathlib import Path
 
 import pytest
 from replica import Replica
 from tiny_models import FAMILIES, write_model
 from transformers import Qwen3MoeConfig
+
+from stratakv.deploy import model_fetch
+from stratakv.deploy.narrate import Narrator
 
 PROMPTS = [[(a * i * i + 3 * i + a) % 256 for i in range(90 + 11 * a)] for a in range(1, 5)]
 
@@ -42,3 +46,33 @@ def test_two_ranks_say_what_one_says(models: dict[str, Path], tmp_path: Path, fa
         assert answers(two) == expected
         two.check()
         two.stop()
+
+
+@pytest.mark.full
+def test_a_real_model_on_three_ranks(tmp_path: Path):
+    """9 heads and 3 KV heads. Greedy tokens, which may only differ where two logits are all but equal."""
+    model = model_fetch.fetch("smollm2", Narrator())
+    sizes = {"page_size": 16, "device_memory": 2**26, "host_memory": 2**26}
+    with Replica(model, 1, tmp_path, cache=sizes) as one:
+        expected = answers(one)
+    with Replica(model, 3, tmp_path, cache=sizes) as three:
+        assert answers(three) == expected
+        three.check()
+
+
+def test_more_ranks_than_kv_heads_keep_copies(models: dict[str, Path], tmp_path: Path):
+    with Replica(models["llama"], 1, tmp_path) as one:
+        expected = answers(one)
+    with Replica(models["llama"], 4, tmp_path) as four:
+        assert answers(four) == expected
+        four.check()
+
+
+def test_heads_that_do_not_divide_are_refused(models: dict[str, Path], tmp_path: Path):
+    replica = Replica(models["llama"], 3, tmp_path)
+    replica.wait_until(lambda: len(replica.failures) == 3)
+    replica.end()
+    for failure in replica.failures.values():
+        assert re.search(
+            "StartError: .*tensor_parallel is 3.* 4 attention heads.* over 1, 2, 4 ranks", failure
+        )

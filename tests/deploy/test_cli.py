@@ -54,7 +54,7 @@ def test_config_show_says_where_values_come_from(monkeypatch, capsys, tmp_path: 
     ("arguments", "word"),
     [
         (["--replicas", "0"], "replicas"),
-        (["--tensor-parallel", "2"], "tensor_parallel"),
+        (["--tensor-parallel", "0"], "tensor_parallel"),
         (["--store-capacity", "much"], "store.capacity"),
         (["--host-memory", "0"], "store.url"),
         (["--page-size", "0"], "cache.page_size"),

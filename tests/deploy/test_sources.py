@@ -73,7 +73,11 @@ def test_a_wrong_flag_is_named_with_the_remedy(given: dict[str, object], words: 
         ("cache: {page_sise: 64}", ["cache.page_sise (from file", "there is no such setting"]),
         ("cahce: {page_size: 64}", ["cahce", "there is no such setting"]),
         ("cache: {host_memory: lots}", ["cache.host_memory", "'lots' is not a size", "512MiB"]),
-        ("tensor_parallel: 2", ["tensor_parallel", "one rank, not 2"]),
+        ("tensor_parallel: 0", ["tensor_parallel", "greater than or equal to 1"]),
+        (
+            "{tensor_parallel: 4, store: {head_groups: 6}}",
+            ["store.head_groups is 6 and tensor_parallel is 4", "a multiple of 4"],
+        ),
         ("- a list", ["must hold sections"]),
         ("cache: [", ["is not YAML"]),
         ("cache: {page_size: 16, page_size: 32}", ["page_size is given more than once"]),
