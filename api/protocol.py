@@ -8,6 +8,7 @@ from pydantic_core import PydanticCustomError
 
 from stratakv.api import fields
 from stratakv.api.fields import Neutral, field_error
+from stratakv.cluster.messages import HIGHEST_PRIORITY, LOWEST_PRIORITY
 
 _INT64 = 2**63
 MAX_STOPS = 16
@@ -83,6 +84,8 @@ class GenerationRequest(RequestModel):
     stop_token_ids: Annotated[list[int], Field(max_length=256)] | None = None
     cache_salt: Annotated[str, Field(max_length=1024)] | None = None
     extra_key: Annotated[str, Field(max_length=1024)] | None = None
+    priority: Annotated[int, Field(ge=LOWEST_PRIORITY, le=HIGHEST_PRIORITY)] | None = None
+    """Pages of a request with a larger one are kept longer, if the cluster's eviction policy asks for it."""
     return_token_ids: bool | None = None
 
     @model_validator(mode="after")
