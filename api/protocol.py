@@ -160,6 +160,24 @@ class ChatRequest(GenerationRequest):
         return self.max_completion_tokens or self.max_tokens
 
 
+class ExplainRequest(GenerationRequest):
+    """Body of POST /v1/explain: that of either kind of completion, as it was sent there. What has to do with the answer
+    alone is checked and not used."""
+
+    unbuilt: ClassVar[Mapping[str, Neutral]] = {**fields.COMPLETION, **fields.CHAT}
+
+    model: Annotated[str, Field(min_length=1)] | None = None  # type: ignore[assignment]
+    prompt: Any = None
+    messages: Messages | None = None
+    max_completion_tokens: Annotated[int, Field(ge=1)] | None = None
+
+    @model_validator(mode="after")
+    def _check_source(self) -> Self:
+        if (self.prompt is None) == (self.messages is None):
+            raise field_error("prompt", "send either `prompt` or `messages`")
+        return self
+
+
 class TokenizeRequest(RequestModel):
     """Body of POST /tokenize: `prompt` or `messages`."""
 
