@@ -72,7 +72,7 @@ def router(service: Service) -> APIRouter:
             "page_size": asked.page_size,
             "pages": len(asked.keys),
             "token_map": asked.prompt.outcome,
-            "replicas": [_replica(view, asked) for view in views],
+            "replicas": [account(view, len(ids), asked.page_size) for view in views],
             "nearest": await asyncio.to_thread(_nearest, asked, text, nearest, elsewhere),
         }
 
@@ -112,25 +112,24 @@ def _head(rendered: str, messages: Sequence[Message]) -> int:
     return max(0, rendered.find(first)) if first else 0
 
 
-def _replica(view: ReplicaView, asked: Asked) -> dict[str, Any]:
-    """One replica's account of the prompt, in tokens: it adds up as `usage` does."""
+def account(view: ReplicaView, tokens: int, page_size: int) -> dict[str, Any]:
+    """What one replica would do with a prompt of `tokens` tokens, as JSON: it adds up as a usage does."""
     if view.answer is None:
         return {"replica": view.replica, "error": view.trouble}
-    answer, page = view.answer, asked.page_size
-    at = (answer.device + answer.host + answer.store) * page
+    answer = view.answer
+    at = (answer.device + answer.host + answer.store) * page_size
     shares = {
-        "device_tokens": answer.device * page,
-        "host_tokens": answer.host * page,
-        "store_tokens": answer.store * page,
-        "computed_tokens": len(asked.prompt.ids) - at,
+        "device_tokens": answer.device * page_size,
+        "host_tokens": answer.host * page_size,
+        "store_tokens": answer.store * page_size,
+        "computed_tokens": tokens - at,
     }
     misses = []
     for stretch in answer.misses:
-        misses.append(
-            {"first_token": at, "tokens": stretch.pages * page, "reason": stretch.reason},
-        )
-        at += stretch.pages * page
-    misses.append({"first_token": at, "tokens": len(asked.prompt.ids) - at, "reason": str(Miss.PAGE_TAIL)})
+        lost = stretch.pages * page_size
+        misses.append({"first_token": at, "tokens": lost, "reason": stretch.reason})
+        at += lost
+    misses.append({"first_token": at, "tokens": tokens - at, "reason": str(Miss.PAGE_TAIL)})
     return {"replica": view.replica, "error": None, **shares, "misses": misses}
 
 
