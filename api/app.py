@@ -2,7 +2,7 @@
 
 from fastapi import FastAPI, Request, Response
 
-from stratakv.api import chat, completions, errors, models, operations, tokenize
+from stratakv.api import chat, completions, errors, explain, models, operations, tokenize
 from stratakv.api.backend import Backend
 from stratakv.api.disconnect import ClientGone
 from stratakv.api.observe import CLIENT_GONE, Observer
@@ -22,7 +22,7 @@ def create_app(
     metrics = metrics or Metrics()
     service = Service(backend, text, settings, metrics)
     app = FastAPI(title="StrataKV", docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False)
-    for routes in (chat, completions, models, tokenize, operations):
+    for routes in (chat, completions, models, tokenize, explain, operations):
         app.include_router(routes.router(service))
     errors.install(app)
     app.add_exception_handler(ClientGone, _client_gone)

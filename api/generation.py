@@ -14,7 +14,7 @@ from stratakv.api import errors
 from stratakv.api.backend import BackendUnavailable
 from stratakv.api.detokenizer import Transcript
 from stratakv.api.observe import CLIENT_GONE, Observation
-from stratakv.api.prompts import Prompt
+from stratakv.api.prompts import Prompt, Tenant
 from stratakv.api.service import Service
 from stratakv.api.stops import StopMatcher
 from stratakv.api.text import Text
@@ -153,6 +153,8 @@ class Generation:
         whole = self._transcript.whole_tokens(self._sent)
         said = self._transcript.text(whole.characters)
         self._service.prompts.remember(self._prompt, self.tokens[: whole.tokens], said)
+        tenant = Tenant(self._request.cache_salt, self._request.extra_key)
+        self._service.recent.remember(tenant, self._prompt.ids, self.tokens)
         self._service.metrics.usage(self.usage, len(self.tokens))
         self._seen.sentence = self._sentence()
         if self._error is not None:

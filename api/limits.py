@@ -94,4 +94,5 @@ def generate(body: GenerationRequest, prompt: Prompt, max_tokens: int, card: Mod
         sampling=sampling,
         extra_key=body.extra_key,
         cache_salt=body.cache_salt,
+        priority=body.priority or 0,
     )

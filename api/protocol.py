@@ -8,6 +8,7 @@ from pydantic_core import PydanticCustomError
 
 from stratakv.api import fields
 from stratakv.api.fields import Neutral, field_error
+from stratakv.cluster.messages import HIGHEST_PRIORITY, LOWEST_PRIORITY
 
 _INT64 = 2**63
 MAX_STOPS = 16
@@ -83,6 +84,8 @@ class GenerationRequest(RequestModel):
     stop_token_ids: Annotated[list[int], Field(max_length=256)] | None = None
     cache_salt: Annotated[str, Field(max_length=1024)] | None = None
     extra_key: Annotated[str, Field(max_length=1024)] | None = None
+    priority: Annotated[int, Field(ge=LOWEST_PRIORITY, le=HIGHEST_PRIORITY)] | None = None
+    """Pages of a request with a larger one are kept longer, if the cluster's eviction policy asks for it."""
     return_token_ids: bool | None = None
 
     @model_validator(mode="after")
@@ -155,6 +158,24 @@ class ChatRequest(GenerationRequest):
     def output_limit(self) -> int | None:
         """The most output tokens the client asked for, None if it did not say."""
         return self.max_completion_tokens or self.max_tokens
+
+
+class ExplainRequest(GenerationRequest):
+    """Body of POST /v1/explain: that of either kind of completion, as it was sent there. What has to do with the answer
+    alone is checked and not used."""
+
+    unbuilt: ClassVar[Mapping[str, Neutral]] = {**fields.COMPLETION, **fields.CHAT}
+
+    model: Annotated[str, Field(min_length=1)] | None = None  # type: ignore[assignment]
+    prompt: Any = None
+    messages: Messages | None = None
+    max_completion_tokens: Annotated[int, Field(ge=1)] | None = None
+
+    @model_validator(mode="after")
+    def _check_source(self) -> Self:
+        if (self.prompt is None) == (self.messages is None):
+            raise field_error("prompt", "send either `prompt` or `messages`")
+        return self
 
 
 class TokenizeRequest(RequestModel):

@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from stratakv.api import errors
 from stratakv.api.backend import Backend
 from stratakv.api.prompts import Prompts
+from stratakv.api.recent import RecentPrompts
 from stratakv.api.settings import ApiSettings
 from stratakv.api.text import Text, TextCodec, TokenizerUnavailable
 from stratakv.api.token_map import TokenMaps
@@ -14,7 +15,7 @@ from stratakv.cluster.metrics import Metrics
 
 
 class Service:
-    """The backend, the tokenizer, the token map, the limits and the metrics of one app."""
+    """The backend, the tokenizer, the token map, the latest histories, the limits and the metrics of one app."""
 
     def __init__(self, backend: Backend, codec: TextCodec, settings: ApiSettings, metrics: Metrics):
         self.backend = backend
@@ -22,6 +23,7 @@ class Service:
         self.metrics = metrics
         self.codec = codec
         self.prompts = Prompts(TokenMaps(settings.token_map_memory, settings.token_map_tenant_memory))
+        self.recent = RecentPrompts(settings.explain_prompts, settings.explain_memory)
         self._in_flight = 0
 
     def card(self, model: str | None) -> ModelCard:

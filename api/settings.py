@@ -28,3 +28,12 @@ class ApiSettings(SettingsModel):
     token_map_tenant_memory: Size = Field(
         parse_size("64MiB"), description="memory of the token map that one tenant may take"
     )
+    explain_timeout: float = Field(
+        30.0, gt=0, description="seconds that /v1/explain waits for replicas, which answer between two steps"
+    )
+    explain_prompts: int = Field(
+        256,
+        ge=0,
+        description="latest histories that a gateway remembers to say where a prompt parts from them",
+    )
+    explain_memory: Size = Field(parse_size("32MiB"), description="memory of these histories")

@@ -14,8 +14,12 @@ from typing import Union
 import msgspec
 
 from stratakv.cluster.events import PageEvents, Snapshot, Watch
+from stratakv.cluster.explain import Explain, Explained
 from stratakv.storage.restore import HitPolicy, Rule
 from stratakv.storage.tiers import Component
+
+LOWEST_PRIORITY, HIGHEST_PRIORITY = -8, 8
+"""Between these a request may say how long its pages are worth keeping."""
 
 
 class FinishReason(StrEnum):
@@ -41,7 +45,8 @@ class Sampling(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Generate(msgspec.Struct, frozen=True, kw_only=True, tag="generate"):
-    """One request. `tokens` are u32 little-endian, prompt only; `id` is unique per gateway process."""
+    """One request. `tokens` are u32 little-endian, prompt only; `id` is unique per gateway process. Pages of a request
+    with a larger `priority` (LOWEST_PRIORITY to HIGHEST_PRIORITY) are kept longer by policies that ask for it."""
 
     id: str
     tokens: bytes
@@ -77,6 +82,12 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True):
     recomputed: int = 0
     misses: dict[str, int] = {}
 
+    @property
+    def adds_up(self) -> bool:
+        """Whether every prompt token is accounted for once, and every computed one has its reason."""
+        served = self.device + self.host + self.store
+        return served + self.computed == self.prompt and sum(self.misses.values()) == self.computed
+
 
 class Failure(msgspec.Struct, frozen=True):
     """Why a request cannot be served. `code` is an OpenAI error code, `param` the field, the message names a
@@ -108,8 +119,38 @@ class Step(msgspec.Struct, frozen=True, tag="step"):
     deltas: list[Delta]
 
 
+class HierarchyCounts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What the hierarchy of a replica has done since its generation began, in pages unless it says otherwise.
+
+    All but `write_backlog` only grow while the generation lives.
+    """
+
+    loaded: int = 0
+    """From host to device."""
+    backed_up: int = 0
+    """From device to host."""
+    prefetched: int = 0
+    """From the store to host, landed on all ranks."""
+    prefetch_lost: int = 0
+    """Asked of the store and not landed: cut, missing after all, corrupt or failed."""
+    written: int = 0
+    """From host to the store."""
+    write_failed: int = 0
+    write_dropped: int = 0
+    """Not written because the queue was full."""
+    left_device: int = 0
+    left_host: int = 0
+    lost: dict[str, int] = {}
+    """Pages that left the replica for good, by reason in the words of `tiers.Miss`."""
+    retractions: int = 0
+    """Running requests that had to give up their place, to be computed again."""
+    write_backlog: int = 0
+    """Pages that wait in host memory for their write to the store, now."""
+
+
 class Beat(msgspec.Struct, frozen=True, tag="beat"):
-    """The head lives: sent each second to every client that has spoken to it. Load figures are informative.
+    """The head lives: sent each second to every client that has spoken to it. Load figures and `counts` are
+    informative.
 
     `sequence` is the number of its latest batch of page events: a router that has not got that one has lost it.
     """
@@ -119,6 +160,7 @@ class Beat(msgspec.Struct, frozen=True, tag="beat"):
     waiting: int
     running: int
     sequence: int = 0
+    counts: HierarchyCounts = HierarchyCounts()
 
 
 class ComponentRule(msgspec.Struct, frozen=True):
@@ -171,8 +213,8 @@ class KeyPair(msgspec.Struct, frozen=True):
     secret: str
 
 
-ToHead = Union[Generate, Abort, Ping, Watch]  # noqa: UP007 - msgspec decodes a typing.Union
-ToGateway = Union[Step, Beat]  # noqa: UP007
+ToHead = Union[Generate, Abort, Ping, Watch, Explain]  # noqa: UP007 - msgspec decodes a typing.Union
+ToGateway = Union[Step, Beat, Explained]  # noqa: UP007
 ToRouter = Union[Snapshot, PageEvents, Beat]  # noqa: UP007
 
 _encoder = msgspec.msgpack.Encoder()

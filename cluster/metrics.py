@@ -92,7 +92,7 @@ class Metrics:
         An account that does not add up is logged and counted in `unbalanced_requests`, and nowhere else.
         """
         self._output.inc(output)
-        if usage.device + usage.host + usage.store + usage.computed != usage.prompt:
+        if not usage.adds_up:
             _log.error("the account of a prompt does not add up: %s", usage)
             self._unbalanced.inc()
             return

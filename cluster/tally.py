@@ -47,6 +47,26 @@ ROUTES = Family(
 BROKEN = Family("broken_requests", Kind.COUNTER, "Answers that ended because the replica was lost")
 RUNNING = Family("requests_running", Kind.GAUGE, "Requests in the batch")
 WAITING = Family("requests_waiting", Kind.GAUGE, "Requests that wait for their turn")
+MOVED_PAGES = Family(
+    "moved_pages",
+    Kind.COUNTER,
+    "Pages that came to a tier: loaded, backed up, prefetched or written",
+    ("replica", "move"),
+)
+UNMOVED_PAGES = Family(
+    "unmoved_pages",
+    Kind.COUNTER,
+    "Pages whose way to or from the store came to nothing: prefetch lost, write failed or write dropped",
+    ("replica", "move"),
+)
+LEFT_PAGES = Family("left_pages", Kind.COUNTER, "Pages that left a tier: device or host", ("replica", "tier"))
+LOST_PAGES = Family(
+    "lost_pages", Kind.COUNTER, "Pages that left the replica for good, by why", ("replica", "reason")
+)
+RETRACTIONS = Family("retractions", Kind.COUNTER, "Running requests that had to give up their place")
+WRITE_BACKLOG = Family(
+    "write_backlog_pages", Kind.GAUGE, "Pages that wait in host memory for their write to the store"
+)
 
 FAMILIES = (
     PROMPT_TOKENS,
@@ -57,6 +77,12 @@ FAMILIES = (
     BROKEN,
     RUNNING,
     WAITING,
+    MOVED_PAGES,
+    UNMOVED_PAGES,
+    LEFT_PAGES,
+    LOST_PAGES,
+    RETRACTIONS,
+    WRITE_BACKLOG,
 )
 
 

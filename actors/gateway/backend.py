@@ -10,11 +10,14 @@ from stratakv.actors.gateway.choice import Choice, Router
 from stratakv.actors.gateway.choice import LeastInFlight as LeastInFlight
 from stratakv.actors.gateway.link import Contact, HeadLink
 from stratakv.actors.gateway.track import Tracker, Untracked
-from stratakv.api.backend import BackendStatus, BackendUnavailable
+from stratakv.api.backend import BackendStatus, BackendUnavailable, ReplicaView
 from stratakv.cluster import tally
+from stratakv.cluster.events import pack_keys
+from stratakv.cluster.follower import CountFollower
 from stratakv.cluster.messages import Delta, Endpoint, Generate, KeyPair, ModelCard, Usage
 from stratakv.cluster.settings import HeartbeatSettings, WireSettings
 from stratakv.cluster.tally import Tally
+from stratakv.storage.tiers import PageKey
 
 _RETRY_AFTER = 5
 
@@ -41,6 +44,7 @@ class ClusterBackend:
         self._router = router
         self._tracker = tracker or Untracked()
         self.tally = Tally()
+        self._follower = CountFollower(self.tally)
         self._links: dict[int, HeadLink] = {}
         self._card: ModelCard | None = None
         self._context = zmq.asyncio.Context()
@@ -111,15 +115,24 @@ class ClusterBackend:
             self._tracker.end(choice.head.endpoint, request.id)
             self._count(replica, usage, output)
 
+    async def explain(self, keys: Sequence[PageKey], deadline: float) -> list[ReplicaView]:
+        """See `Backend.explain`. Asks all live heads at once."""
+        heads = sorted(self._in(Contact.LIVE), key=lambda head: head.endpoint.replica)
+        if not heads:
+            raise BackendUnavailable(self._why_none(), _RETRY_AFTER)
+        packed = pack_keys(keys)
+        return list(await asyncio.gather(*(_view(head, packed, deadline) for head in heads)))
+
     def _begun(self, choice: Choice, id: str, usage: Usage) -> None:
         """The first token of a request is here, and with it what came of the choice."""
         self._router.report(choice, usage)
         self._tracker.begin(choice.head.endpoint, id, usage)
 
     def _count(self, replica: int, usage: Usage | None, output: int) -> None:
-        """A request is over, however it ended. One that never began has no account."""
+        """A request is over, however it ended. One that never began has no account, and one that does not add up, which
+        `Metrics.usage` tells, counts nowhere: so the sums always do."""
         self.tally.add(tally.OUTPUT_TOKENS, output, replica)
-        if usage is None:
+        if usage is None or not usage.adds_up:
             return
         self.tally.add(tally.PROMPT_TOKENS, usage.device, replica, "device")
         self.tally.add(tally.PROMPT_TOKENS, usage.host, replica, "host")
@@ -130,12 +143,16 @@ class ClusterBackend:
             self.tally.add(tally.COMPUTED_TOKENS, tokens, replica, reason)
 
     def refresh(self) -> None:
-        """Bring the gauges of the tally up to date; a replica that is away has no load."""
+        """Bring what heads tell of themselves in the tally up to date; a replica that is away has no load."""
         loads = {link.endpoint.replica: link.load for link in self._in(Contact.LIVE)}
         for replica in range(self._replicas):
             load = loads.get(replica)
             self.tally.set(tally.RUNNING, load.running if load else 0, replica)
             self.tally.set(tally.WAITING, load.waiting if load else 0, replica)
+            if load:
+                self._follower.heard(replica, load.generation, load.counts)
+            else:
+                self._follower.away(replica)
 
     def _in(self, contact: Contact) -> list[HeadLink]:
         return [link for link in self._links.values() if link.contact is contact]
@@ -145,3 +162,14 @@ class ClusterBackend:
             return "no replica is ready yet"
         reasons = (f"replica {replica}: {link.why_lost}" for replica, link in self._links.items())
         return f"no replica is available ({'; '.join(reasons)})"
+
+
+async def _view(head: HeadLink, keys: bytes, deadline: float) -> ReplicaView:
+    replica = head.endpoint.replica
+    try:
+        async with asyncio.timeout(deadline):
+            return ReplicaView(replica, await head.explain(keys))
+    except TimeoutError:
+        return ReplicaView(replica, trouble=f"it did not answer within {deadline:g} s (api.explain_timeout)")
+    except BackendUnavailable as error:
+        return ReplicaView(replica, trouble=str(error))

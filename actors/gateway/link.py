@@ -7,6 +7,7 @@ socket keeps reconnecting, so a head that was only out of reach is live again wi
 
 import asyncio
 import logging
+import uuid
 from collections.abc import AsyncGenerator
 from enum import Enum
 
@@ -17,6 +18,7 @@ from zmq.utils.monitor import parse_monitor_message
 
 from stratakv.api.backend import BackendUnavailable
 from stratakv.cluster.dealer import Dealer, resolved
+from stratakv.cluster.explain import Explain, ExplainAnswer, Explained
 from stratakv.cluster.messages import (
     Abort,
     Beat,
@@ -81,6 +83,7 @@ class HeadLink:
         self._heard_at = 0.0
         self._load = Beat(endpoint.generation, 0, 0, 0)
         self._streams: dict[str, asyncio.Queue[Delta | BackendUnavailable]] = {}
+        self._asked: dict[str, asyncio.Future[ExplainAnswer]] = {}
         self._tasks: list[asyncio.Task[None]] = []
         self._closed = False
         self._dealer = Dealer(endpoint, keys, wire, context)
@@ -152,9 +155,7 @@ class HeadLink:
         ended = False
         try:
             if not self._dealer.send(data):
-                raise BackendUnavailable(
-                    f"replica {self.endpoint.replica} takes no more messages now", _RETRY_AFTER
-                )
+                raise self._no_room()
             while not ended:
                 item = await queue.get()
                 if isinstance(item, BackendUnavailable):
@@ -165,6 +166,21 @@ class HeadLink:
             del self._streams[request.id]
             if not ended:
                 self._dealer.send(encode(Abort(request.id)))
+
+    async def explain(self, keys: bytes) -> ExplainAnswer:
+        """Where the head has the pages of `keys`, which are packed. BackendUnavailable when the head is lost, or gets
+        lost before it has answered. Wait for it under a deadline: a head answers between two steps."""
+        if self._contact is not Contact.LIVE:
+            raise self._unavailable()
+        id = uuid.uuid4().hex
+        answer: asyncio.Future[ExplainAnswer] = asyncio.get_running_loop().create_future()
+        self._asked[id] = answer
+        try:
+            if not self._dealer.send(encode(Explain(id, keys))):
+                raise self._no_room()
+            return await answer
+        finally:
+            del self._asked[id]
 
     async def _ping(self) -> None:
         ping: ToHead = Ping()
@@ -212,6 +228,9 @@ class HeadLink:
             match message:
                 case Beat():
                     self._load = message
+                case Explained(id=id, answer=answer):
+                    if id in self._asked and not self._asked[id].done():
+                        self._asked[id].set_result(answer)
                 case Step(deltas=deltas):
                     for delta in deltas:
                         if delta.id in self._streams:
@@ -256,6 +275,12 @@ class HeadLink:
         self._settled.set()
         for queue in self._streams.values():
             queue.put_nowait(self._unavailable())
+        for answer in self._asked.values():
+            if not answer.done():
+                answer.set_exception(self._unavailable())
+
+    def _no_room(self) -> BackendUnavailable:
+        return BackendUnavailable(f"replica {self.endpoint.replica} takes no more messages now", _RETRY_AFTER)
 
     def _unavailable(self) -> BackendUnavailable:
         return BackendUnavailable(

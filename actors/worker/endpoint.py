@@ -15,22 +15,27 @@ import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
 
 import msgspec
 import zmq
 
+from stratakv.actors.worker.inbox import Emission as Emission
+from stratakv.actors.worker.inbox import Emitted, ExplainPages, SnapshotAnswer, Told, holds_nothing
+from stratakv.actors.worker.inbox import EngineInbox as EngineInbox
+from stratakv.actors.worker.inbox import Load as Load
 from stratakv.actors.worker.intake import Refused, page_keys
 from stratakv.actors.worker.live import LiveRequests
 from stratakv.actors.worker.watchers import Watchers
 from stratakv.cluster.curve import Gatekeeper, new_key_pair, secure_server
-from stratakv.cluster.events import Watch
+from stratakv.cluster.events import PackedKeys, Watch
+from stratakv.cluster.explain import Explain, ExplainAnswer, Explained
 from stratakv.cluster.messages import (
     Abort,
     Beat,
     Delta,
     Failure,
     Generate,
+    HierarchyCounts,
     ModelCard,
     Ping,
     Step,
@@ -41,51 +46,12 @@ from stratakv.cluster.messages import (
 )
 from stratakv.cluster.settings import HeartbeatSettings, WireSettings
 from stratakv.storage.residence import Changes, Holdings
-from stratakv.storage.tiers import PageKey
 
 _log = logging.getLogger(__name__)
 
 _REMEMBER = 60.0  # seconds a silent client is still sent beats
 _BATCH = 64  # messages taken in before outgoing ones get their turn
 _CLOSE_DEADLINE = 5.0
-
-
-class Emission(NamedTuple):
-    """What a step added to one request: `client` as it came with `submit`."""
-
-    client: bytes
-    delta: Delta
-
-
-class Load(NamedTuple):
-    """How busy the engine is."""
-
-    running: int
-    waiting: int
-
-
-class EngineInbox(Protocol):
-    """What the endpoint's thread tells the engine. All must return at once and be safe to call from that thread."""
-
-    def submit(self, client: bytes, request: Generate, keys: list[PageKey]) -> None:
-        """A valid new request with the keys of its full pages. A refusal is emitted as a Delta with a Failure."""
-
-    def abort(self, client: bytes, id: str) -> None:
-        """Free all that this request holds. Ids that are unknown or finished are ignored."""
-
-    def watch(self, client: bytes) -> None:
-        """A router wants to know of the pages: answer soon, from the engine's thread, with `deliver_events` for all
-        changes so far and then `deliver_snapshot` for this client."""
-
-
-class _Emitted(NamedTuple):
-    step: int
-    emissions: Sequence[Emission]
-
-
-class _Answer(NamedTuple):
-    client: bytes
-    holdings: Holdings
 
 
 @dataclass(slots=True)
@@ -100,8 +66,9 @@ class _Client:
 class HeadEndpoint:
     """A bound ROUTER with its own CURVE keys that admits only clients whose public key is `allowed`.
 
-    `card` bounds what requests may ask; `load` is called once a second for the beats. Binding happens here
-    (zmq.ZMQError names the address); the thread runs from `start` to `close`.
+    `card` bounds what requests may ask; `load` and `counts` are called once a second for the beats, by the endpoint's
+    thread; `explain` says where pages are. Binding happens here (zmq.ZMQError names the address); the thread runs from
+    `start` to `close`.
     """
 
     def __init__(
@@ -114,13 +81,16 @@ class HeadEndpoint:
         generation: int,
         card: ModelCard,
         load: Callable[[], Load],
+        counts: Callable[[], HierarchyCounts] = HierarchyCounts,
+        explain: ExplainPages = holds_nothing,
     ):
-        self._heartbeat, self._engine, self._card, self._load = heartbeat, engine, card, load
+        self._heartbeat, self._engine, self._card = heartbeat, engine, card
+        self._load, self._counts, self._explain = load, counts, explain
         self._generation = generation
         self._step = 0
         self._clients: dict[bytes, _Client] = {}
         self._watchers = Watchers(generation)
-        self._outbox: deque[_Emitted | Changes | _Answer] = deque()
+        self._outbox: deque[Emitted | Changes | SnapshotAnswer | Told] = deque()
         self._closing = threading.Event()
         self._wake_reader, self._wake_writer = socket.socketpair()
         self._wake_reader.setblocking(False)
@@ -162,7 +132,7 @@ class HeadEndpoint:
         RuntimeError if the thread has failed. Emissions of requests that were aborted meanwhile are dropped. Steps
         that emit nothing may be reported too.
         """
-        self._outbox.append(_Emitted(step, emissions))
+        self._outbox.append(Emitted(step, emissions))
         self._wake()
 
     def deliver_events(self, changes: Changes) -> None:
@@ -175,7 +145,7 @@ class HeadEndpoint:
     def deliver_snapshot(self, client: bytes, holdings: Holdings) -> None:
         """Answer the watch of `client` with what is held now, all changes so far having been given to
         `deliver_events`. `holdings` must not change afterwards. Else as there."""
-        self._outbox.append(_Answer(client, holdings))
+        self._outbox.append(SnapshotAnswer(client, holdings))
         self._wake()
 
     def wait_for(self, id: str, deadline: float) -> None:
@@ -259,6 +229,8 @@ class HeadEndpoint:
                     self._engine.abort(client, id)
                 case Watch():
                     self._begin_watch(client)
+                case Explain():
+                    self._begin_explain(client, message)
                 case Ping():
                     pass
 
@@ -301,19 +273,31 @@ class HeadEndpoint:
             self._watchers.drop(client)
             _log.exception("the watch of router %s could not be given to the engine", client.hex())
 
+    def _begin_explain(self, client: bytes, asked: Explain) -> None:
+        def answer(answer: ExplainAnswer) -> None:
+            self._outbox.append(Told(client, asked.id, answer))
+            self._wake()
+
+        try:
+            self._explain(list(PackedKeys(asked.keys)), answer)
+        except Exception:
+            _log.exception("gateway %s gets no answer on where pages are", client.hex())
+
     # -- to gateways and routers
 
     def _flush(self) -> None:
         # What comes meanwhile waits its turn: messages and beats are due too.
         for _ in range(len(self._outbox)):
             match self._outbox.popleft():
-                case _Emitted(step, emissions):
+                case Emitted(step, emissions):
                     self._send_emissions(step, emissions)
-                case _Answer(client, holdings):
+                case SnapshotAnswer(client, holdings):
                     parts = self._watchers.answer(client, holdings)
                     all(self._send(client, part) for part in parts)  # a part not sent ends the watch
                 case Changes() as changes:
                     self._send_events(changes)
+                case Told(client, id, told) if client in self._clients:
+                    self._send(client, Explained(self._generation, id, told))
 
     def _send_events(self, changes: Changes) -> None:
         events = self._watchers.number(changes)
@@ -370,7 +354,9 @@ class HeadEndpoint:
 
     def _beat(self) -> Beat:
         load = self._load()
-        return Beat(self._generation, self._step, load.waiting, load.running, self._watchers.sequence)
+        return Beat(
+            self._generation, self._step, load.waiting, load.running, self._watchers.sequence, self._counts()
+        )
 
     def _tick(self) -> None:
         """Once an interval: judge silence, say what is owed, beat."""

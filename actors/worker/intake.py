@@ -8,7 +8,7 @@ import math
 
 import numpy as np
 
-from stratakv.cluster.messages import Failure, Generate, ModelCard
+from stratakv.cluster.messages import HIGHEST_PRIORITY, LOWEST_PRIORITY, Failure, Generate, ModelCard
 from stratakv.storage.keys import chain, namespace_seed
 from stratakv.storage.tiers import PageKey
 
@@ -29,7 +29,7 @@ def page_keys(request: Generate, card: ModelCard) -> list[PageKey]:
         )
     tokens = np.frombuffer(request.tokens, dtype="<u4")
     _check_tokens(tokens, card)
-    _check_sampling(request, len(tokens), card)
+    _check_wishes(request, len(tokens), card)
     seed = namespace_seed(request.extra_key, request.cache_salt)
     return chain(tokens, card.page_size, after=seed)
 
@@ -49,7 +49,7 @@ def _check_tokens(tokens: np.ndarray, card: ModelCard) -> None:
         raise Refused("invalid_value", message, "prompt")
 
 
-def _check_sampling(request: Generate, prompt: int, card: ModelCard) -> None:
+def _check_wishes(request: Generate, prompt: int, card: ModelCard) -> None:
     sampling = request.sampling
     if sampling.max_tokens < 1:
         raise Refused("invalid_value", f"max_tokens is {sampling.max_tokens}; it is at least 1", "max_tokens")
@@ -65,5 +65,8 @@ def _check_sampling(request: Generate, prompt: int, card: ModelCard) -> None:
         raise Refused("invalid_value", message, "temperature")
     if not 0 < sampling.top_p <= 1:
         raise Refused("invalid_value", f"top_p is {sampling.top_p}; it is above 0 and at most 1", "top_p")
+    if not LOWEST_PRIORITY <= request.priority <= HIGHEST_PRIORITY:
+        message = f"priority is {request.priority}; it is {LOWEST_PRIORITY} to {HIGHEST_PRIORITY}"
+        raise Refused("invalid_value", message, "priority")
     if sampling.top_k < 0:
         raise Refused("invalid_value", f"top_k is {sampling.top_k}; it is 0 (no limit) or more", "top_k")

@@ -14,7 +14,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
 from stratakv.api.app import create_app
-from stratakv.api.backend import BackendStatus
+from stratakv.api.backend import BackendStatus, BackendUnavailable, ReplicaView
 from stratakv.api.settings import ApiSettings
 from stratakv.api.text import Text, TextCodec
 from stratakv.cluster.messages import Delta, Failure, FinishReason, Generate, ModelCard, Usage
@@ -98,12 +98,21 @@ class FakeBackend:
     requests: list[Generate] = field(default_factory=list)
     aborted: list[str] = field(default_factory=list)
     """Ids whose iterator was closed before its last step."""
+    views: list[ReplicaView] = field(default_factory=list)
+    """What the replicas say to explain; none of them means that there is no replica."""
+    explained: list[list[bytes]] = field(default_factory=list)
 
     def card(self) -> ModelCard | None:
         return self.served
 
     def status(self) -> BackendStatus:
         return BackendStatus(self.ready, 1, running=3, waiting=5)
+
+    async def explain(self, keys: Sequence[bytes], deadline: float) -> list[ReplicaView]:
+        self.explained.append(list(keys))
+        if not self.views:
+            raise BackendUnavailable("no replica is ready yet", 5)
+        return self.views
 
     async def generate(self, request: Generate) -> AsyncGenerator[Delta]:
         self.requests.append(request)

@@ -11,6 +11,7 @@ import zmq.asyncio
 
 from stratakv.actors.gateway.link import HeadLink
 from stratakv.actors.worker.endpoint import Emission, HeadEndpoint, Load
+from stratakv.actors.worker.inbox import holds_nothing
 from stratakv.cluster.curve import new_key_pair
 from stratakv.cluster.messages import Delta, Endpoint, FinishReason, Generate, ModelCard, Sampling
 from stratakv.cluster.settings import HeartbeatSettings, WireSettings
@@ -91,7 +92,15 @@ class ToyEngine:
 class Head:
     """A toy engine behind a real endpoint."""
 
-    def __init__(self, replica=0, generation=1, heartbeat=PATIENT, wire=None, allowed=GATEWAY.public):
+    def __init__(
+        self,
+        replica=0,
+        generation=1,
+        heartbeat=PATIENT,
+        wire=None,
+        allowed=GATEWAY.public,
+        explain=holds_nothing,
+    ):
         self.engine = ToyEngine()
         self.server = HeadEndpoint(
             wire or WireSettings(),
@@ -101,6 +110,7 @@ class Head:
             generation=generation,
             card=CARD,
             load=lambda: Load(len(self.engine.live), 0),
+            explain=explain,
         )
         self.engine.endpoint = self.server
         self.endpoint = Endpoint(
