@@ -104,7 +104,9 @@ class ProbeCache(Cache):
         """Note what reaches attention."""
         arrival, self._arrival = self._arrival, None
         if arrival is None:
-            raise ValueError("a layer attends to KV that it has not given to the cache, such as another layer's")
+            raise ValueError(
+                "a layer attends to KV that it has not given to the cache, such as another layer's"
+            )
         if arrival.layer in self._attended:
             raise ValueError(f"layer {arrival.layer} attends more than once in a forward")
         latent = _is_latent(module, arrival, key, value)

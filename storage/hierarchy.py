@@ -124,6 +124,11 @@ class Hierarchy:
         """How far the history `keys` can be continued from what is held here. Changes nothing."""
         return find_boundary(self.tree, self.sides.all, keys)
 
+    def misses(self, keys: Sequence[PageKey], found: Boundary) -> tuple[Miss, ...]:
+        """Why each page of `keys` after the boundary `found` is not served from here."""
+        unusable = [found.reason or Miss.NEVER_SEEN] * (found.full - found.held)
+        return (*unusable, *(self.room.departures.reason(key) for key in keys[found.full :]))
+
     def admit(self, keys: Sequence[PageKey], pages: int, asked: Asked) -> Admission | None:
         """Give a request of `pages` pages its place: what is held of `keys` plus fresh slots for the rest, or
         nothing.
@@ -152,7 +157,7 @@ class Hierarchy:
         )  # fmt: skip
         self.leases.add(lease)
         self._count(path, asked)
-        return Admission(lease, found.device, len(path) - found.device, self._misses(keys, found))
+        return Admission(lease, found.device, len(path) - found.device, self.misses(keys, found))
 
     def grow(self, lease: Lease) -> bool:
         """Give `lease` one more private slot. False, and nothing changed, when there is no room."""
@@ -236,11 +241,6 @@ class Hierarchy:
             return frozenset()
         every = range(self._interval, reusable, self._interval) if self._interval else ()
         return frozenset(count for count in (*every, found.full, reusable) if count > found.held)
-
-    def _misses(self, keys: Sequence[PageKey], found: Boundary) -> tuple[Miss, ...]:
-        """Why each page after the boundary is not served."""
-        unusable = [found.reason or Miss.NEVER_SEEN] * (found.full - found.held)
-        return (*unusable, *(self.room.departures.reason(key) for key in keys[found.full :]))
 
     def _enter(self, lease: Lease) -> None:
         """Move the full pages of `lease` into the tree, up to the first whose parent is still on its way to the

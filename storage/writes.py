@@ -47,7 +47,7 @@ class StoreWrites:
     @property
     def pending(self) -> int:
         """Blocks queued or being written."""
-        return len(self._queued) + sum(len(blocks) for blocks in self._active.values())
+        return len(self._queued) + len(self._busy)
 
     def pending_of(self, component: Component) -> int:
         """Blocks of one component that are queued or being written."""

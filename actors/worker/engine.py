@@ -8,7 +8,7 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import NamedTuple, Protocol
 
@@ -17,7 +17,7 @@ from stratakv.actors.worker.endpoint import Emission, Load
 from stratakv.actors.worker.head import Head
 from stratakv.actors.worker.request import Request, RequestId
 from stratakv.actors.worker.team import Executes
-from stratakv.cluster.messages import Delta, Failure, Generate, unpack_tokens
+from stratakv.cluster.messages import Delta, Failure, Generate, HierarchyCounts, unpack_tokens
 from stratakv.storage.hierarchy_check import idle_problems
 from stratakv.storage.residence import Changes, Holdings
 from stratakv.storage.tiers import PageKey
@@ -61,6 +61,12 @@ class Watched(NamedTuple):
     client: bytes
 
 
+class Called(NamedTuple):
+    """Something that only the engine's thread may do."""
+
+    work: Callable[[], None]
+
+
 class Engine:
     """Runs a head and its rank, and tells `connect`'s outlet after each step.
 
@@ -69,7 +75,7 @@ class Engine:
 
     def __init__(self, page_size: int):
         self._page_size = page_size
-        self._inbox: deque[Request | RequestId | Found | Watched] = deque()
+        self._inbox: deque[Request | RequestId | Found | Watched | Called] = deque()
         self._checks: deque[Future[list[str]]] = deque()
         self._wake = threading.Condition()
         self._stopping = False
@@ -98,6 +104,14 @@ class Engine:
     def found(self, id: RequestId, stored: Stored) -> None:
         """The answer of the store for a waiting request."""
         self._post(Found(id, stored))
+
+    def call(self, work: Callable[[], None]) -> None:
+        """Have `work` done by the engine's thread, between two steps. What it raises is logged."""
+        self._post(Called(work))
+
+    def counts(self) -> HierarchyCounts:
+        """What the hierarchy has done so far."""
+        return self._head.counts()
 
     def load(self) -> Load:
         """How many requests run and wait now."""
@@ -151,7 +165,7 @@ class Engine:
             if self._thread.is_alive():
                 raise RuntimeError(f"the engine's thread is still in a step after {deadline:g} s")
 
-    def _post(self, item: Request | RequestId | Found | Watched) -> None:
+    def _post(self, item: Request | RequestId | Found | Watched | Called) -> None:
         with self._wake:
             self._inbox.append(item)
             self._wake.notify()
@@ -226,6 +240,11 @@ class Engine:
                 case Found(id=id, stored=stored):
                     if self._head.seeker is not None:
                         self._head.seeker.answered(id, stored)
+                case Called(work=work):
+                    try:
+                        work()
+                    except Exception:
+                        _log.exception("what was asked of the engine beside its requests failed")
                 case Watched(client=client):
                     self._publish()
                     self._outlet.deliver_snapshot(client, self._head.hierarchy.holdings())

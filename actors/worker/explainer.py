@@ -5,70 +5,58 @@ Asked for `explain` alone, never on the way of a request.
 
 from collections.abc import Callable, Sequence
 from itertools import groupby
-from typing import NamedTuple, Protocol
 
+from stratakv.actors.worker.seeker import Lookup
 from stratakv.cluster.explain import ExplainAnswer, Stretch
 from stratakv.storage.hierarchy import Hierarchy
-from stratakv.storage.tiers import Miss, PageKey
+from stratakv.storage.tiers import PageKey
+from stratakv.storage.wanted import Stored, choose, first_unknown
 
-
-class Here(NamedTuple):
-    """How many pages of a chain are on the device and held, from the first on, and for each page after the held ones
-    why it is not."""
-
-    device: int
-    held: int
-    reasons: Sequence[Miss]
-
-
-class StoreLookup(Protocol):
-    """Asks the store; see lookup.py."""
-
-    def ask(self, keys: Sequence[PageKey], answer: Callable[[int], None]) -> None:
-        """Call `answer` with how many of `keys`, from the first on, can be restored; from any thread."""
-
-
-def pages_here(hierarchy: Hierarchy, keys: Sequence[PageKey]) -> Here:
-    """Where `keys` are in `hierarchy`. Changes nothing; only on the engine's thread."""
-    match = hierarchy.tree.match(keys)
-    return Here(
-        match.device, match.held, [hierarchy.room.departures.reason(key) for key in keys[match.held :]]
-    )
+Answer = Callable[[ExplainAnswer], None]
 
 
 class Explainer:
-    """An `ExplainPages` over an engine.
+    """An `ExplainPages` over the hierarchy of an engine.
 
-    `on_engine` has its argument called soon by the engine's thread; `here` looks in the tree there; `lookup` is None
-    without a store; `minimum` is the fewest pages that are worth a prefetch.
+    `on_engine` has its argument called soon by the engine's thread; `lookup` is None without a store; `minimum` is the
+    fewest pages that are worth a prefetch.
     """
 
     def __init__(
         self,
         on_engine: Callable[[Callable[[], None]], None],
-        here: Callable[[Sequence[PageKey]], Here],
-        lookup: StoreLookup | None,
+        hierarchy: Hierarchy,
+        lookup: Lookup | None,
         minimum: int,
     ):
-        self._on_engine, self._here, self._lookup, self._minimum = on_engine, here, lookup, minimum
+        self._on_engine, self._hierarchy, self._lookup, self._minimum = on_engine, hierarchy, lookup, minimum
 
-    def __call__(self, keys: list[PageKey], answer: Callable[[ExplainAnswer], None]) -> None:
+    def __call__(self, keys: list[PageKey], answer: Answer) -> None:
         """See ExplainPages. Waits for the step that the engine is in."""
         self._on_engine(lambda: self._look(keys, answer))
 
-    def _look(self, keys: list[PageKey], answer: Callable[[ExplainAnswer], None]) -> None:
-        here = self._here(keys)
-        if self._lookup is None or here.held == len(keys):
-            answer(self._compose(here, 0))
-        else:
-            self._lookup.ask(keys[here.held :], lambda pages: answer(self._compose(here, pages)))
+    def _look(self, keys: Sequence[PageKey], answer: Answer) -> None:
+        held = self._hierarchy.find(keys).held
+        if self._lookup is None or held == len(keys):
+            answer(self._compose(keys, {}))
+            return
+        firsts = first_unknown(self._hierarchy, keys)
 
-    def _compose(self, here: Here, stored: int) -> ExplainAnswer:
-        reasons = list(here.reasons)
-        if stored < self._minimum:
-            reasons[:stored] = [Miss.BELOW_THRESHOLD] * stored
-            stored = 0
-        stretches = [Stretch(len(list(run)), str(reason)) for reason, run in groupby(reasons[stored:])]
+        def told(stored: Stored) -> None:
+            self._on_engine(lambda: answer(self._compose(keys, stored)))
+
+        self._lookup.ask(keys, firsts, told)
+
+    def _compose(self, keys: Sequence[PageKey], stored: Stored) -> ExplainAnswer:
+        """What a request of these keys would find now, with what the store has."""
+        wanted = choose(self._hierarchy, keys, b"", stored, self._minimum)
+        found = wanted.found
+        reasons = list(self._hierarchy.misses(keys, found))
+        promised = max(0, wanted.promised - found.held)
+        if wanted.stretch is None:
+            reasons[:promised] = [wanted.reason] * promised
+            promised = 0
+        stretches = [Stretch(len(list(run)), str(reason)) for reason, run in groupby(reasons[promised:])]
         return ExplainAnswer(
-            device=here.device, host=here.held - here.device, store=stored, misses=tuple(stretches)
+            device=found.device, host=found.held - found.device, store=promised, misses=tuple(stretches)
         )

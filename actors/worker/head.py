@@ -17,7 +17,7 @@ from stratakv.actors.worker.sampler import BadLogits, Draw, sample
 from stratakv.actors.worker.scheduler import Scheduler, Work
 from stratakv.actors.worker.seeker import StoreSeeker
 from stratakv.cluster.agreement import SlotTable, read
-from stratakv.cluster.messages import Delta, Failure
+from stratakv.cluster.messages import Delta, Failure, HierarchyCounts
 from stratakv.cluster.plan import Plan, Row
 from stratakv.storage.hierarchy import Hierarchy
 from stratakv.storage.moves import Order, Progress
@@ -198,6 +198,25 @@ class Head:
         usage = request.final_usage() if first or finish else None
         return Emission(
             request.id.client, Delta(id=request.id.id, tokens=(token,), finish=finish, usage=usage)
+        )
+
+    def counts(self) -> HierarchyCounts:
+        """What has moved, left and waited so far. For any thread: the numbers need not be of one moment."""
+        hierarchy = self.hierarchy
+        prefetches, writes, left = hierarchy.prefetches, hierarchy.writes, hierarchy.room.counts
+        return HierarchyCounts(
+            loaded=hierarchy.pages.loaded,
+            backed_up=hierarchy.pages.backed_up,
+            prefetched=prefetches.pages_landed,
+            prefetch_lost=prefetches.pages_lost,
+            written=writes.written,
+            write_failed=writes.failed,
+            write_dropped=writes.dropped,
+            left_device=left.device,
+            left_host=left.host,
+            lost={str(reason): count for reason, count in list(left.lost.items())},
+            retractions=self.scheduler.retractions,
+            write_backlog=writes.pending,
         )
 
     def abort_all(self, failure: Failure) -> list[Emission]:

@@ -17,6 +17,7 @@ from stratakv.actors.worker.config import Heartbeat, StartError, WorkerConfig
 from stratakv.actors.worker.crew import Crew, gather
 from stratakv.actors.worker.endpoint import HeadEndpoint
 from stratakv.actors.worker.engine import Engine
+from stratakv.actors.worker.explainer import Explainer
 from stratakv.actors.worker.groups import stored_groups
 from stratakv.actors.worker.head import Head, Pools
 from stratakv.actors.worker.host import BlockSpec, HostMemory, bytes_of
@@ -107,9 +108,11 @@ class Worker:
             config.cache, config.scheduler, pools,
             eos=card.eos_token_ids, limit=card.max_total_tokens, seeker_of=self._seeker_of(),
         )  # fmt: skip
+        threshold = -(-config.store.prefetch_threshold // config.cache.page_size)
         self._endpoint = HeadEndpoint(
             config.wire, config.heartbeat, self._engine,
             allowed=config.gateway_key, generation=config.generation, card=card, load=self._engine.load,
+            counts=self._engine.counts, explain=Explainer(self._engine.call, head.hierarchy, self._lookup, threshold),
         )  # fmt: skip
         self._engine.connect(head, rank, self._endpoint)
         self._endpoint.start()

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from link_fakes import GATEWAY, PATIENT, Head, run, until
 
 from stratakv.actors.gateway.backend import ClusterBackend, LeastInFlight
-from stratakv.actors.worker.explainer import Explainer, Here, pages_here
+from stratakv.actors.worker.explainer import Explainer
 from stratakv.actors.worker.inbox import holds_nothing
 from stratakv.api.backend import BackendUnavailable
 from stratakv.cluster import tally
@@ -25,7 +25,7 @@ from stratakv.storage.moves import PREFETCH_SLOTS
 from stratakv.storage.policies.eviction import EVICTION_POLICIES
 from stratakv.storage.policies.write import WRITE_POLICIES
 from stratakv.storage.pools import SlotPool
-from stratakv.storage.tiers import Miss, Tier
+from stratakv.storage.tiers import Component, Miss, Tier
 from stratakv.storage.tree import Tree
 
 KEYS = [bytes([n]) * 32 for n in range(10)]
@@ -43,48 +43,10 @@ class Store:
         self.pages = pages
         self.asked = []
 
-    def ask(self, keys, answer):
-        self.asked.append(list(keys))
-        in_a_thread(lambda: answer(self.pages))
-
-
-def answer_of(here, store, minimum=1, keys=KEYS):
-    explainer = Explainer(in_a_thread, lambda keys: here, store, minimum)
-    answered, answers = threading.Event(), []
-    explainer(keys, lambda answer: (answers.append(answer), answered.set()))
-    assert answered.wait(60)
-    return answers[0]
-
-
-def test_what_is_not_held_is_asked_of_the_store():
-    store = Store(3)
-    here = Here(2, 4, [Miss.EVICTED] * 4 + [Miss.NEVER_SEEN] * 2)
-    answer = answer_of(here, store)
-    assert store.asked == [KEYS[4:]]
-    misses = (Stretch(1, "evicted"), Stretch(2, "never seen"))
-    assert answer == ExplainAnswer(device=2, host=2, store=3, misses=misses)
-
-
-def test_a_store_with_too_little_to_be_worth_the_way():
-    answer = answer_of(Here(0, 4, [Miss.EVICTED] * 6), Store(3), minimum=4)
-    assert answer == ExplainAnswer(host=4, misses=(Stretch(3, "below threshold"), Stretch(3, "evicted")))
-
-
-def test_without_a_store_and_with_nothing_left_to_ask_nobody_is():
-    assert answer_of(Here(0, 8, [Miss.NO_HOST_ROOM] * 2), None) == ExplainAnswer(
-        host=8, misses=(Stretch(2, "no host room"),)
-    )
-    store = Store(0)
-    assert answer_of(Here(10, 10, []), store) == ExplainAnswer(device=10) and store.asked == []
-
-
-@given(st.data())
-def test_an_answer_is_about_every_page(data):
-    device, held, stored = sorted(data.draw(st.integers(0, 10)) for _ in range(3))
-    reasons = data.draw(st.lists(st.sampled_from(Miss), min_size=10 - held, max_size=10 - held))
-    answer = answer_of(Here(device, held, reasons), Store(stored - held), data.draw(st.integers(1, 5)))
-    assert answer.device == device and answer.host == held - device and answer.store in (0, stored - held)
-    assert answer.device + answer.host + answer.store + sum(run.pages for run in answer.misses) == 10
+    def ask(self, keys, first, answer):
+        self.asked.append(dict(first))
+        there = [n < self.pages for n in range(len(keys))]
+        in_a_thread(lambda: answer({Component.FULL: there}))
 
 
 class Unmoved:
@@ -94,16 +56,64 @@ class Unmoved:
         raise AssertionError(f"explain ordered {order} of {PREFETCH_SLOTS}")
 
 
-def test_a_hierarchy_is_looked_at_and_not_changed():
+def a_hierarchy(device, held, reasons=()):
+    """One that has the first pages of KEYS, and remembers why the others left."""
     tree = Tree(EVICTION_POLICIES.get("lru")(), has_host=True)
-    pools = SlotPool("device", 4), SlotPool("host", 4)
+    pools = SlotPool("device", 40), SlotPool("host", 40)
     hierarchy = Hierarchy(tree, *pools, WRITE_POLICIES.get("write_through")(), Unmoved())
-    page = tree.insert(ROOT, KEYS[0], Tier.DEVICE, 0)
-    page = tree.insert(page, KEYS[1], Tier.HOST, 0)
-    hierarchy.room.departures.note(KEYS[2], Miss.EVICTED)
-    use = list(tree.columns.last_use), list(tree.columns.hits)
-    assert pages_here(hierarchy, KEYS[:4]) == Here(1, 2, [Miss.EVICTED, Miss.NEVER_SEEN])
-    assert (list(tree.columns.last_use), list(tree.columns.hits)) == use
+    page = ROOT
+    for number, key in enumerate(KEYS[:held]):
+        page = tree.insert(page, key, Tier.DEVICE if number < device else Tier.HOST, number)
+    for key, reason in zip(KEYS[held:], reasons, strict=False):
+        hierarchy.room.departures.note(key, reason)
+    return hierarchy
+
+
+def answer_of(hierarchy, store, minimum=1, keys=KEYS):
+    explainer = Explainer(in_a_thread, hierarchy, store, minimum)
+    answered, answers = threading.Event(), []
+    explainer(keys, lambda answer: (answers.append(answer), answered.set()))
+    assert answered.wait(60)
+    return answers[0]
+
+
+def test_what_is_not_held_is_asked_of_the_store():
+    store = Store(7)
+    answer = answer_of(a_hierarchy(2, 4, [Miss.EVICTED] * 4), store)
+    assert store.asked == [{Component.FULL: 4}]
+    misses = (Stretch(1, "evicted"), Stretch(2, "never seen"))
+    assert answer == ExplainAnswer(device=2, host=2, store=3, misses=misses)
+
+
+def test_a_store_with_too_little_to_be_worth_the_way():
+    answer = answer_of(a_hierarchy(0, 4, [Miss.EVICTED] * 6), Store(7), minimum=4)
+    assert answer == ExplainAnswer(host=4, misses=(Stretch(3, "below threshold"), Stretch(3, "evicted")))
+
+
+def test_without_a_store_and_with_nothing_left_to_ask_nobody_is():
+    assert answer_of(a_hierarchy(0, 8, [Miss.NO_HOST_ROOM] * 2), None) == ExplainAnswer(
+        host=8, misses=(Stretch(2, "no host room"),)
+    )
+    store = Store(0)
+    assert answer_of(a_hierarchy(10, 10), store) == ExplainAnswer(device=10) and store.asked == []
+
+
+@given(st.data())
+def test_an_answer_is_about_every_page(data):
+    device, held, stored = sorted(data.draw(st.integers(0, 10)) for _ in range(3))
+    reasons = data.draw(st.lists(st.sampled_from(Miss), min_size=10 - held, max_size=10 - held))
+    answer = answer_of(a_hierarchy(device, held, reasons), Store(stored), data.draw(st.integers(1, 5)))
+    assert answer.device == device and answer.host == held - device and answer.store in (0, stored - held)
+    assert answer.device + answer.host + answer.store + sum(run.pages for run in answer.misses) == 10
+
+
+def test_a_hierarchy_is_looked_at_and_not_changed():
+    hierarchy = a_hierarchy(1, 2, [Miss.EVICTED])
+    columns = hierarchy.tree.columns
+    use = list(columns.last_use), list(columns.hits)
+    answer = answer_of(hierarchy, Store(4), keys=KEYS[:4])
+    assert answer == ExplainAnswer(device=1, host=1, store=2)
+    assert (list(columns.last_use), list(columns.hits)) == use
 
 
 # -- over the wire

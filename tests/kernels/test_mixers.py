@@ -13,7 +13,10 @@ from stratakv.kernels.shapes import LayerShape, ModelShapes, StateShape
 WIDTH = 3
 SHAPES = ModelShapes(
     full=(LayerShape(1, 2, 2),),
-    states=(StateShape(5, "conv.0", (WIDTH, 2), "float32", 4), StateShape(5, "recurrent.0", (WIDTH,), "float32", 4)),
+    states=(
+        StateShape(5, "conv.0", (WIDTH, 2), "float32", 4),
+        StateShape(5, "recurrent.0", (WIDTH,), "float32", 4),
+    ),
 )
 
 
@@ -66,7 +69,10 @@ class Batch:
         ]  # fmt: skip
         context = ForwardContext(rows, self.memory)
         names = list(cuts)
-        order = [(names[token // 100], cuts[names[token // 100]][0] + token % 100) for token in context.tokens.tolist()]
+        order = [
+            (names[token // 100], cuts[names[token // 100]][0] + token % 100)
+            for token in context.tokens.tolist()
+        ]
         hidden = torch.stack([self.texts[name][position] for name, position in order])[None]
         with forwarding(context):
             out = self.mixer(hidden, cache=ForwardCache(context))

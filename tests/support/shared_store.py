@@ -10,7 +10,7 @@ from stratakv.storage.stores.store import Store
 
 
 def shared_store(
-    capacity: int = 1 << 26, faults: FaultRates | None = None
+    capacity: int = 1 << 26, faults: FaultRates | None = None, model: tuple[str, ...] | None = None
 ) -> Callable[[Sequence[BlockLayout]], Store]:
     """Opens one and the same store for every engine, with faults between it and all of them.
 
