@@ -62,10 +62,15 @@ class StoreWrites:
     def saved(self, pages: Sequence[int]) -> None:
         """These pages, a stretch of one path, have a host copy: queue those that the store is not known to have.
 
-        Pages above them that were let go earlier are queued again first, since a page is useless without them.
+        Pages above them that were let go earlier are queued again first, since a page is useless without them; and
+        after them those below that waited for them, since a page without its parent is refused.
         """
-        if pages:
-            self._queue([_Block(Component.FULL, page) for page in [*self._unstored_above(pages[0]), *pages]])
+        if pages and self._limit:
+            chosen = [*self._unstored_above(pages[0]), *pages]
+            below = chosen[-1:]
+            for page in below:
+                below += [child for child in self._tree.columns.children(page) if self._is_saved(child)]
+            self._queue([_Block(Component.FULL, page) for page in [*chosen, *below[1:]]])
 
     def side_saved(self, side: Side, pages: Sequence[int]) -> None:
         """The sides of these pages have a host copy."""
@@ -94,9 +99,23 @@ class StoreWrites:
         if block in self._busy or block in self._queued:
             return False
         if block.component is Component.FULL:
-            return self._host_slot(block) is not None and not self._tree.columns.stored[block.page]
+            return self._is_saved(block.page) and self._follows(self._tree.columns.parent[block.page])
         side = self.sides[block.component]
         return block.page in side.host.slots and block.page not in side.stored
+
+    def _is_saved(self, page: int) -> bool:
+        """Whether `page` has a host copy that the store is not known to have."""
+        return self._tree.slot(page, Tier.HOST) is not None and not self._tree.columns.stored[page]
+
+    def _follows(self, parent: int) -> bool:
+        """Whether a child of `parent` may be written: the store has it, or will have had it by then."""
+        block = _Block(Component.FULL, parent)
+        return (
+            parent == ROOT
+            or self._tree.columns.stored[parent] > 0
+            or block in self._queued
+            or block in self._busy
+        )
 
     def _host_slot(self, block: _Block) -> int | None:
         if block.component is Component.FULL:
@@ -115,9 +134,7 @@ class StoreWrites:
 
     def _unstored_above(self, page: int) -> list[int]:
         above: list[int] = []
-        while (page := self._tree.columns.parent[page]) != ROOT and self._wanted(
-            _Block(Component.FULL, page)
-        ):
+        while (page := self._tree.columns.parent[page]) != ROOT and self._is_saved(page):
             above.append(page)
         return above[::-1]
 
@@ -144,6 +161,8 @@ class StoreWrites:
         for position, (block, hold) in enumerate(blocks.items()):
             if position < done:
                 self._note_stored(block)
+            elif position == done:
+                self._doubt(block.page)
             self._let_go(block, hold)
         self.written += done
         self.failed += len(blocks) - done
@@ -155,6 +174,12 @@ class StoreWrites:
             self._tree.columns.stored[block.page] = 1
         else:
             self.sides[block.component].stored.add(block.page)
+
+    def _doubt(self, page: int) -> None:
+        """A write failed, perhaps because the store has let go of a page before it: those are written again before the
+        next page of this history. What is there already is not written twice."""
+        while (page := self._tree.columns.parent[page]) != ROOT:
+            self._tree.columns.stored[page] = 0
 
     def _drop_deepest(self) -> None:
         while self._deepest:

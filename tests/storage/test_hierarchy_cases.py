@@ -116,3 +116,35 @@ def test_a_page_that_is_being_written_keeps_its_host_slot() -> None:
         executor.transfer(transfer, fails=False)
         executor.transfer(transfer, fails=False)
     assert stored(executor) == set(history("ab"))
+
+
+def test_pages_that_are_saved_from_the_tail_reach_the_store_once_those_before_them_do() -> None:
+    hierarchy, executor = make(Shape(device=6, host=12, backlog=12, write="write_back"))
+    run(hierarchy, executor, "abcd")
+    hierarchy.run_ahead(4)
+    settle(hierarchy, executor)
+    assert stored(executor) == set(), "the tail is saved first, and waits for the pages before it"
+    hierarchy.run_ahead(6)
+    settle(hierarchy, executor)
+    assert stored(executor) == set(history("abcd"))
+
+
+def test_after_a_failed_write_the_pages_before_it_are_written_again() -> None:
+    hierarchy, executor = make(Shape(device=8, host=12, backlog=12))
+    run(hierarchy, executor, "ab")
+    executor.store.clear()
+    keys = history("abc")
+    admission = hierarchy.admit(keys, 3, Asked())
+    assert admission
+    executor.device[Component.FULL][admission.lease.slots[2]] = keys[2]
+    hierarchy.commit(admission.lease, keys[2:])
+    hierarchy.release(admission.lease)
+    while not executor.transfers:
+        executor.agree(100)
+        hierarchy.absorb()
+    for transfer in executor.transfers.values():
+        executor.transfer(transfer, fails=True)
+    settle(hierarchy, executor)
+    assert stored(executor) == set()
+    run(hierarchy, executor, "abcd")
+    assert stored(executor) == set(history("abcd"))
