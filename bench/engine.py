@@ -40,9 +40,7 @@ class EngineSide:
     def __init__(self, model: Model):
         layout = BlockLayout(model.shapes.full, PAGE_SIZE, model.dtype.itemsize)
         host = HostBlocks(bytearray(HOST_SLOTS * layout.block_bytes), HOST_SLOTS, layout)
-        memory = DeviceMemory.build(
-            model.shapes, full=DEVICE_SLOTS, page_size=PAGE_SIZE, dtype=model.dtype
-        )
+        memory = DeviceMemory.build(model.shapes, full=DEVICE_SLOTS, page_size=PAGE_SIZE, dtype=model.dtype)
         self.rank = Rank(model, memory, host, LocalGroup(), bytes(32), SlotTable())
         self.head = Head(
             CacheSettings(page_size=PAGE_SIZE), SchedulerSettings(token_budget=PROMPT),

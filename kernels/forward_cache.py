@@ -96,7 +96,9 @@ class ForwardCache(Cache):
     def _pool(self, layer: int) -> dict[str, torch.Tensor]:
         states = self._forward.memory.states
         if states is None or layer not in states.by_layer:
-            raise RuntimeError(f"layer {layer} keeps recurrent state that was not seen when the model was probed")
+            raise RuntimeError(
+                f"layer {layer} keeps recurrent state that was not seen when the model was probed"
+            )
         return states.by_layer[layer]
 
     def _current_slots(self) -> torch.Tensor:

@@ -86,9 +86,7 @@ class _Part(NamedTuple):
 
 def _parts(pool: DevicePool, host: torch.Tensor, offset: int, share: Share) -> list[_Part]:
     """K of layer 0, V of layer 0, K of layer 1, ..."""
-    pages = [
-        _shared(memory, share) for layer in zip(pool.keys, pool.values, strict=True) for memory in layer
-    ]
+    pages = [_shared(memory, share) for layer in zip(pool.keys, pool.values, strict=True) for memory in layer]
     elements = [part[0].numel() for part in pages]
     size = sum(elements) * pool.dtype.itemsize
     if offset + size > host.shape[1]:
@@ -102,7 +100,8 @@ def _parts(pool: DevicePool, host: torch.Tensor, offset: int, share: Share) -> l
     payload = host[:, offset : offset + size].view(pool.dtype)
     places = torch.split(payload, elements, dim=1)
     return [
-        _Part(part, place.unflatten(1, part.shape[1:])) for part, place in zip(pages, places, strict=True)
+        _Part(part, place.view(len(place), *part.shape[1:]))
+        for part, place in zip(pages, places, strict=True)
     ]
 
 

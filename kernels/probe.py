@@ -24,7 +24,7 @@ PROBE_ATTENTION = "stratakv_probe"
 
 @dataclass(frozen=True, slots=True)
 class Probed:
-    """What one forward showed: `shapes`, every `windows` that a layer sees, and the `mixers`, modules that keep state."""
+    """What one forward showed: `shapes`, all `windows` that layers see, and the `mixers`, modules that keep state."""
 
     shapes: ModelShapes
     windows: tuple[int, ...]
@@ -104,7 +104,9 @@ class ProbeCache(Cache):
         """Note what reaches attention."""
         arrival, self._arrival = self._arrival, None
         if arrival is None:
-            raise ValueError("a layer attends to KV that it has not given to the cache, such as another layer's")
+            raise ValueError(
+                "a layer attends to KV that it has not given to the cache, such as another layer's"
+            )
         if arrival.layer in self._attended:
             raise ValueError(f"layer {arrival.layer} attends more than once in a forward")
         latent = _is_latent(module, arrival, key, value)
@@ -203,7 +205,7 @@ def _is_latent(module: Any, arrival: Arrival, key: torch.Tensor, value: torch.Te
         expanded = module.expand_kv(arrival.key, arrival.value)
     except AttributeError:
         return False
-    return expanded[0].shape == key.shape and expanded[1].shape == value.shape
+    return bool(expanded[0].shape == key.shape and expanded[1].shape == value.shape)
 
 
 def _probe_attention(

@@ -98,7 +98,9 @@ class ModelShapes:
         if not self.full:
             raise ValueError("a model without a layer of full attention has no pages to hang its state on")
         if bool(self.sliding) != bool(self.window):
-            raise ValueError(f"{len(self.sliding)} sliding layers do not go with a window of {self.window} tokens")
+            raise ValueError(
+                f"{len(self.sliding)} sliding layers do not go with a window of {self.window} tokens"
+            )
 
     @classmethod
     def plain(cls, shapes: Sequence[LayerShape]) -> "ModelShapes":

@@ -81,7 +81,11 @@ def check_served(model: Served, expected: Sequence[Reference]) -> None:
     short = expected[0]
     trial = _Trial(model, short.tokens)
     _compare(
-        "the paged forward of a prompt and that of transformers", trial.run(0, _SHORT), short, _SHORT, model.dtype
+        "the paged forward of a prompt and that of transformers",
+        trial.run(0, _SHORT),
+        short,
+        _SHORT,
+        model.dtype,
     )
     trial = _Trial(model, short.tokens)
     start = 0

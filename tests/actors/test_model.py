@@ -14,9 +14,7 @@ from model_session import PAGE, Session, plain_model, prompt
 from transformers import BertConfig, BertModel
 
 from stratakv.actors.settings import ModelSettings
-from stratakv.actors.worker import model as model_module
 from stratakv.actors.worker.model import Model, ModelError
-from stratakv.cluster.plan import Row
 from stratakv.kernels.shapes import LayerShape, ModelShapes
 
 FAMILIES = ("llama", "mistral", "gemma2", "gpt_oss", "deepseek_v3", "falcon_h1", "qwen3_next")

@@ -23,7 +23,13 @@ from stratakv.actors.worker.model import Model, ModelError
 from stratakv.cluster.plan import Row
 
 _MAMBA = {"hidden_size": 32, "num_hidden_layers": 2, "vocab_size": 64, "state_size": 4}
-_LLAMA4 = {**SIZES, "intermediate_size_mlp": 96, "num_local_experts": 2, "num_hidden_layers": 4, "head_dim": 16}
+_LLAMA4 = {
+    **SIZES,
+    "intermediate_size_mlp": 96,
+    "num_local_experts": 2,
+    "num_hidden_layers": 4,
+    "head_dim": 16,
+}
 
 
 @pytest.fixture
@@ -103,7 +109,9 @@ def test_known_by_name_before_a_weight_is_read(tmp_path, config, architecture, m
 def test_llama_4(tmp_path, unknown):
     """Right within a chunk of attention, wrong beyond: only a prompt that is longer finds it."""
     message = refused_config(tmp_path, Llama4TextConfig(**_LLAMA4, attention_chunk_size=40))
-    assert "a prompt of 64 tokens continued from a checkpoint at token 56 and the whole one differ by" in message
+    assert (
+        "a prompt of 64 tokens continued from a checkpoint at token 56 and the whole one differ by" in message
+    )
 
 
 def test_attention_that_forgets_the_window(tmp_path, monkeypatch):
@@ -140,4 +148,6 @@ def test_checkpoints_that_lose_something(tmp_path, monkeypatch):
     load(path)
     monkeypatch.setattr(selfcheck, "load_state", lambda *_: None)
     message = refused(path)
-    assert "a prompt of 24 tokens continued from a checkpoint at token 16 and the whole one differ by" in message
+    assert (
+        "a prompt of 24 tokens continued from a checkpoint at token 16 and the whole one differ by" in message
+    )

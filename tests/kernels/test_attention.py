@@ -27,9 +27,7 @@ def generator() -> torch.Generator:
 
 
 def memory_of(shapes: list[LayerShape], slots: int, page_size: int) -> DeviceMemory:
-    return DeviceMemory.build(
-        ModelShapes.plain(shapes), full=slots, page_size=page_size, dtype=torch.float32
-    )
+    return DeviceMemory.build(ModelShapes.plain(shapes), full=slots, page_size=page_size, dtype=torch.float32)
 
 
 class Batch:

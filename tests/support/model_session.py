@@ -28,7 +28,9 @@ def plain_logits(plain, tokens: list[int]) -> torch.Tensor:
     """[tokens, vocab] in one piece, without a cache."""
     positions = torch.arange(len(tokens))[None]
     with torch.inference_mode():
-        return plain(input_ids=torch.tensor([tokens]), position_ids=positions, use_cache=False).logits[0].float()
+        return (
+            plain(input_ids=torch.tensor([tokens]), position_ids=positions, use_cache=False).logits[0].float()
+        )
 
 
 class Session:

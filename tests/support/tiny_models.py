@@ -15,6 +15,7 @@ _TEMPLATE = (
     "{% if add_generation_prompt %}<|start|>assistant\n{% endif %}"
 )
 
+
 def write_model(
     path: Path, family: str = "llama", seed: int = 0, config: PreTrainedConfig | None = None
 ) -> Path:
