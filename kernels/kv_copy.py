@@ -100,7 +100,8 @@ def _parts(pool: DevicePool, host: torch.Tensor, offset: int, share: Share) -> l
     payload = host[:, offset : offset + size].view(pool.dtype)
     places = torch.split(payload, elements, dim=1)
     return [
-        _Part(part, place.unflatten(1, part.shape[1:])) for part, place in zip(pages, places, strict=True)
+        _Part(part, place.view(len(place), *part.shape[1:]))
+        for part, place in zip(pages, places, strict=True)
     ]
 
 

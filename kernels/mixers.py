@@ -29,7 +29,7 @@ class ByRequest:
         """`hidden_states` [1, T, width] of the current forward to the mixer's output [1, T, width]."""
         out = []
         for part in current_forward().state_parts:
-            sequences = hidden_states[0, part.tokens].unflatten(0, (len(part.slots), -1))
+            sequences = hidden_states[0, part.tokens].reshape(len(part.slots), -1, hidden_states.shape[-1])
             cache.begin(part)
             out.append(self._forward(sequences, cache=cache, **more).flatten(0, 1))
             cache.end()

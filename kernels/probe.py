@@ -24,7 +24,7 @@ PROBE_ATTENTION = "stratakv_probe"
 
 @dataclass(frozen=True, slots=True)
 class Probed:
-    """What one forward showed: `shapes`, every `windows` that a layer sees, and the `mixers`, modules that keep state."""
+    """What one forward showed: `shapes`, all `windows` that layers see, and the `mixers`, modules that keep state."""
 
     shapes: ModelShapes
     windows: tuple[int, ...]
@@ -51,8 +51,8 @@ def register() -> None:
 def probe(network: torch.nn.Module, run: Callable[["ProbeCache"], Any]) -> Probed:
     """What `network` caches, as `run` shows it: a forward of it over `PROBE_ATTENTION` and the cache that is given.
 
-    ValueError for what pools by layer cannot hold: no attention at all, a layer that attends twice or to KV of another
-    layer, or compressed latents in some layers only.
+    ValueError for what pools by layer cannot hold: no attention at all, or none that can be replaced, a layer that
+    attends twice or to KV of another layer, or compressed latents in some layers only.
     """
     cache = ProbeCache()
     token = _probing.set(cache)
@@ -173,6 +173,10 @@ class ProbeCache(Cache):
 
     def result(self) -> Probed:
         """All that was noted. Errors as `probe`."""
+        if self._arrival is not None:
+            raise ValueError(
+                "its layers attend by code of their own, not through transformers' AttentionInterface"
+            )
         if not self._attended:
             raise ValueError("no layer keeps KV, and cached state is found by pages of KV")
         latent = {layer.latent for layer in self._attended.values()}
@@ -205,7 +209,7 @@ def _is_latent(module: Any, arrival: Arrival, key: torch.Tensor, value: torch.Te
         expanded = module.expand_kv(arrival.key, arrival.value)
     except AttributeError:
         return False
-    return expanded[0].shape == key.shape and expanded[1].shape == value.shape
+    return bool(expanded[0].shape == key.shape and expanded[1].shape == value.shape)
 
 
 def _probe_attention(

@@ -1,7 +1,7 @@
 """Which calls attention makes for one batch, and which pool rows each of them reads.
 
-Pure index arithmetic in numpy, done once per forward, pool and window. Padding repeats a row of the same context, so nothing
-beyond a context is ever read: what lies there may be another request's, or not a number.
+Pure index arithmetic in numpy, done once per forward, pool and window. Padding repeats a row of the same context, so
+nothing beyond a context is ever read: what lies there may be another request's, or not a number.
 """
 
 from collections.abc import Sequence

@@ -132,8 +132,8 @@ def _refuse_known(config: PreTrainedConfig) -> None:
         why = "uses chunked attention (Llama 4)"
     if why:
         raise ModelError(
-            f"model.path: {config.model_type} {why}, which this version does not serve; give a model of full or sliding "
-            "attention, with or without Mamba-2, delta-net or short-convolution layers"
+            f"model.path: {config.model_type} {why}, which this version does not serve; give a model of full or "
+            "sliding attention, with or without Mamba-2, delta-net or short-convolution layers"
         )
 
 

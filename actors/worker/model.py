@@ -177,15 +177,7 @@ def _probe(network: Network) -> Probed:
                 network,
                 lambda cache: network(input_ids=tokens, position_ids=positions, cache=cache, use_cache=True),
             )
-    except (
-        ValueError,
-        TypeError,
-        AttributeError,
-        KeyError,
-        IndexError,
-        RuntimeError,
-        NotImplementedError,
-    ) as error:
+    except (ValueError, TypeError, AttributeError, LookupError, RuntimeError) as error:
         raise ModelError(
             f"model.path: {network.config.model_type} cannot be served from paged memory ({error}); "
             "give a model whose layers keep KV, or recurrent state that can be checkpointed, in transformers' cache"

@@ -1,4 +1,4 @@
-"""A mixer over a flat batch does for each request what it does for that request alone, whatever else is in the batch."""
+"""A mixer over a flat batch does for each request what it does for that request alone, whoever else is in it."""
 
 import pytest
 import torch
@@ -61,12 +61,17 @@ class Batch:
         self.texts = {name: torch.randn(length, WIDTH) for name, length in lengths.items()}
         self.slots = {name: slot for slot, name in enumerate(reversed(lengths), start=1)}
 
+    @staticmethod
+    def ids(request: int, count: int) -> tuple[int, ...]:
+        """Token ids that carry (request, index), so that the flat order can be read off the context."""
+        return tuple(100 * request + i for i in range(count))
+
     def step(self, **cuts: tuple[int, int]) -> None:
         """One forward over these parts of the requests, each compared with the request alone."""
         rows = [
-            Row(tuple(100 * i + n for n in range(end - start)), start, tuple(range(-(-end // 4))), True, (), self.slots[name])
+            Row(self.ids(i, end - start), start, tuple(range(-(-end // 4))), True, (), self.slots[name])
             for i, (name, (start, end)) in enumerate(cuts.items())
-        ]  # fmt: skip
+        ]
         context = ForwardContext(rows, self.memory)
         names = list(cuts)
         order = [

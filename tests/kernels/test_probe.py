@@ -38,6 +38,13 @@ class Borrows(Attends):
         return self.attend(torch.ones(1, 1, 3, 8), torch.ones(1, 1, 3, 4))
 
 
+class Computes(Attends):
+    """Attends by code of its own."""
+
+    def attend(self, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+        return value
+
+
 class Latent(Attends):
     """Keeps 5 + 2 elements and attends with two heads."""
 
@@ -141,6 +148,8 @@ def test_latents_are_kept_as_one_row():
         ((Remembers(0),), "no layer keeps KV"),
         ((Attends(0), Attends(1), Attends(1)), "layer 1 attends more than once"),
         ((Attends(0), Borrows(1)), "has not given to the cache"),
+        ((Computes(0), Computes(1)), "attend by code of their own"),
+        ((Attends(0), Computes(1)), "attend by code of their own"),
         ((Latent(0), Attends(1)), "some layers keep compressed latents"),
     ],
 )

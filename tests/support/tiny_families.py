@@ -20,6 +20,7 @@ from transformers import (
     Qwen3Config,
     Qwen3MoeConfig,
     Qwen3NextConfig,
+    Zamba2Config,
 )
 
 VOCAB = 300
@@ -154,6 +155,16 @@ def _olmo_hybrid() -> PreTrainedConfig:
     )
 
 
+def _zamba2() -> PreTrainedConfig:
+    """Two layers share one attention module, and keep KV each for itself."""
+    sizes = {**SIZES, "num_hidden_layers": 4, "num_key_value_heads": 4}
+    return Zamba2Config(
+        **sizes, layer_types=["linear_attention", "hybrid", "linear_attention", "hybrid"], hybrid_layer_ids=[1, 3],
+        mamba_d_state=8, n_mamba_heads=8, mamba_headdim=16, mamba_ngroups=1, chunk_size=8, num_mem_blocks=1,
+        adapter_rank=8,
+    )  # fmt: skip
+
+
 FAMILIES: dict[str, Callable[[], PreTrainedConfig]] = {
     "llama": _llama,
     "qwen3": _qwen3,
@@ -170,6 +181,7 @@ FAMILIES: dict[str, Callable[[], PreTrainedConfig]] = {
     "qwen3_next": _qwen3_next,
     "lfm2": _lfm2,
     "olmo_hybrid": _olmo_hybrid,
+    "zamba2": _zamba2,
 }
 
 PLAIN = ("llama", "qwen3", "qwen3_moe", "mistral", "deepseek_v3")
@@ -177,6 +189,6 @@ PLAIN = ("llama", "qwen3", "qwen3_moe", "mistral", "deepseek_v3")
 SLIDING = ("gemma2", "gemma3", "gpt_oss")
 """Families with pages of `sliding` too."""
 RECURRENT = (
-    "falcon_h1", "bamba", "granitemoehybrid", "nemotron_h", "qwen3_next", "lfm2", "olmo_hybrid"
+    "falcon_h1", "bamba", "granitemoehybrid", "nemotron_h", "qwen3_next", "lfm2", "olmo_hybrid", "zamba2",
 )  # fmt: skip
 """Families with recurrent state too."""
