@@ -3,32 +3,37 @@
 The page tree notes every change here; the engine drains the log after each step and sends what it finds on.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
-from stratakv.storage.tiers import PageKey
+from stratakv.storage.tiers import Component, PageKey
 
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """How the two prefix-closed sets of a replica differ from what they were at the last drain. False when they do
-    not."""
+    """How the two prefix-closed sets of a replica, and the pages held of each side component, differ from what they
+    were at the last drain. False when they do not."""
 
     device_added: tuple[PageKey, ...] = ()
     device_removed: tuple[PageKey, ...] = ()
     held_added: tuple[PageKey, ...] = ()
     held_removed: tuple[PageKey, ...] = ()
+    side_added: Mapping[Component, tuple[PageKey, ...]] = field(default_factory=dict)
+    side_removed: Mapping[Component, tuple[PageKey, ...]] = field(default_factory=dict)
 
     def __bool__(self) -> bool:
-        return bool(self.device_added or self.device_removed or self.held_added or self.held_removed)
+        full = self.device_added or self.device_removed or self.held_added or self.held_removed
+        return bool(full or any(self.side_added.values()) or any(self.side_removed.values()))
 
 
 @dataclass(frozen=True, slots=True)
 class Holdings:
-    """Both sets as they are: pages on the device, and pages held (device or host)."""
+    """Both sets as they are: pages on the device, and pages held (device or host); and of each side component the pages
+    it is held of, in either tier."""
 
     device: Sequence[PageKey]
     held: Sequence[PageKey]
+    side: Mapping[Component, Sequence[PageKey]] = field(default_factory=dict)
 
 
 class ResidenceLog:
