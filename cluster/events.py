@@ -4,13 +4,13 @@ A router sends `Watch`; the head answers with a `Snapshot` in chunks, of the sta
 and then sends each `PageEvents` batch from `sequence + 1` on. Whoever misses a number watches again.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import overload
 
 import msgspec
 
 from stratakv.storage.residence import Changes, Holdings
-from stratakv.storage.tiers import PageKey
+from stratakv.storage.tiers import Component, PageKey
 
 KEY_BYTES = 32
 _CHUNK = 16_384  # keys of either set in one chunk: half a MiB each
@@ -20,8 +20,9 @@ class Watch(msgspec.Struct, frozen=True, tag="watch"):
     """Router to head: send a snapshot, and page events from then on. Sent again after a loss."""
 
 
-class Snapshot(msgspec.Struct, frozen=True, kw_only=True, tag="snapshot"):
-    """A part of what a replica holds after event batch `sequence`. Chunks are numbered from 0; keys are packed."""
+class Snapshot(msgspec.Struct, frozen=True, kw_only=True, tag="snapshot", omit_defaults=True):
+    """A part of what a replica holds after event batch `sequence`. Chunks are numbered from 0; keys are packed,
+    those of side components under the component's name."""
 
     generation: int
     sequence: int
@@ -29,10 +30,12 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True, tag="snapshot"):
     last: bool
     device: bytes
     held: bytes
+    side: dict[Component, bytes] = {}
 
 
 class PageEvents(msgspec.Struct, frozen=True, kw_only=True, tag="events", omit_defaults=True):
-    """Batch number `sequence` of what changed in a replica's sets. Keys are packed."""
+    """Batch number `sequence` of what changed in a replica's sets. Keys are packed, those of side components under the
+    component's name."""
 
     generation: int
     sequence: int
@@ -40,6 +43,8 @@ class PageEvents(msgspec.Struct, frozen=True, kw_only=True, tag="events", omit_d
     device_removed: bytes = b""
     held_added: bytes = b""
     held_removed: bytes = b""
+    side_added: dict[Component, bytes] = {}
+    side_removed: dict[Component, bytes] = {}
 
 
 class PackedKeys(Sequence[PageKey]):
@@ -87,6 +92,8 @@ def pack_changes(generation: int, sequence: int, changes: Changes) -> PageEvents
         device_removed=pack_keys(changes.device_removed),
         held_added=pack_keys(changes.held_added),
         held_removed=pack_keys(changes.held_removed),
+        side_added=_pack_side(changes.side_added),
+        side_removed=_pack_side(changes.side_removed),
     )
 
 
@@ -97,14 +104,21 @@ def unpack_changes(events: PageEvents) -> Changes:
         device_removed=tuple(PackedKeys(events.device_removed)),
         held_added=tuple(PackedKeys(events.held_added)),
         held_removed=tuple(PackedKeys(events.held_removed)),
+        side_added={component: tuple(PackedKeys(keys)) for component, keys in events.side_added.items()},
+        side_removed={component: tuple(PackedKeys(keys)) for component, keys in events.side_removed.items()},
     )
+
+
+def _pack_side(side: Mapping[Component, Sequence[PageKey]]) -> dict[Component, bytes]:
+    """Components that have no keys are left out."""
+    return {component: pack_keys(keys) for component, keys in side.items() if keys}
 
 
 def pack_snapshot(
     generation: int, sequence: int, holdings: Holdings, chunk_keys: int = _CHUNK
 ) -> Iterator[Snapshot]:
-    """`holdings` in chunks of at most `chunk_keys` keys of either set; one empty chunk when nothing is held."""
-    longest = max(len(holdings.device), len(holdings.held))
+    """`holdings` in chunks of at most `chunk_keys` keys of each set; one empty chunk when nothing is held."""
+    longest = max(len(keys) for keys in (holdings.device, holdings.held, *holdings.side.values()))
     chunks = max(1, -(-longest // chunk_keys))
     for chunk in range(chunks):
         part = slice(chunk * chunk_keys, (chunk + 1) * chunk_keys)
@@ -115,6 +129,7 @@ def pack_snapshot(
             last=chunk == chunks - 1,
             device=pack_keys(holdings.device[part]),
             held=pack_keys(holdings.held[part]),
+            side=_pack_side({component: keys[part] for component, keys in holdings.side.items()}),
         )
 
 
@@ -141,4 +156,8 @@ class SnapshotParts:
         return Holdings(
             device=PackedKeys(b"".join(each.device for each in parts)),
             held=PackedKeys(b"".join(each.held for each in parts)),
+            side={
+                component: PackedKeys(b"".join(each.side.get(component, b"") for each in parts))
+                for component in {component for each in parts for component in each.side}
+            },
         )

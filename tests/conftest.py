@@ -4,6 +4,11 @@ import os
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
+
+# A machine that is busy with something else is no failure.
+settings.register_profile("untimed", deadline=None)
+settings.load_profile("untimed")
 
 # Set before any test imports torch or transformers, and inherited by every process a test starts.
 os.environ["HF_HUB_OFFLINE"] = "1"

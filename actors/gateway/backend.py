@@ -12,6 +12,7 @@ from stratakv.actors.gateway.link import Contact, HeadLink
 from stratakv.actors.gateway.track import Tracker, Untracked
 from stratakv.api.backend import BackendStatus, BackendUnavailable, ReplicaView
 from stratakv.cluster import tally
+from stratakv.cluster.account import count_request
 from stratakv.cluster.events import pack_keys
 from stratakv.cluster.follower import CountFollower
 from stratakv.cluster.messages import Delta, Endpoint, Generate, KeyPair, ModelCard, Usage
@@ -113,7 +114,7 @@ class ClusterBackend:
             raise
         finally:
             self._tracker.end(choice.head.endpoint, request.id)
-            self._count(replica, usage, output)
+            count_request(self.tally, replica, usage, output)
 
     async def explain(self, keys: Sequence[PageKey], deadline: float) -> list[ReplicaView]:
         """See `Backend.explain`. Asks all live heads at once."""
@@ -127,20 +128,6 @@ class ClusterBackend:
         """The first token of a request is here, and with it what came of the choice."""
         self._router.report(choice, usage)
         self._tracker.begin(choice.head.endpoint, id, usage)
-
-    def _count(self, replica: int, usage: Usage | None, output: int) -> None:
-        """A request is over, however it ended. One that never began has no account, and one that does not add up, which
-        `Metrics.usage` tells, counts nowhere: so the sums always do."""
-        self.tally.add(tally.OUTPUT_TOKENS, output, replica)
-        if usage is None or not usage.adds_up:
-            return
-        self.tally.add(tally.PROMPT_TOKENS, usage.device, replica, "device")
-        self.tally.add(tally.PROMPT_TOKENS, usage.host, replica, "host")
-        self.tally.add(tally.PROMPT_TOKENS, usage.store, replica, "store")
-        self.tally.add(tally.PROMPT_TOKENS, usage.computed, replica, "computed")
-        self.tally.add(tally.RECOMPUTED_TOKENS, usage.recomputed, replica)
-        for reason, tokens in usage.misses.items():
-            self.tally.add(tally.COMPUTED_TOKENS, tokens, replica, reason)
 
     def refresh(self) -> None:
         """Bring what heads tell of themselves in the tally up to date; a replica that is away has no load."""

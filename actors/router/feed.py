@@ -43,6 +43,7 @@ class Feed:
         self._asked_at: float | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._dealer = Dealer(endpoint, keys, wire, context)
+        book.directory.set_rules(endpoint.replica, endpoint.card.rules)
 
     def start(self) -> None:
         """Connect and watch. Needs the running event loop."""

@@ -68,7 +68,7 @@ class LeastFrequentlyUsed:
     prompts. What was popular once stays for good, so it suits no workload that moves on.
     """
 
-    MOST = 2**13
+    MOST = 2**13 - 1
     """Hits beyond these count no more: the rank is exact up to here."""
 
     def __init__(self, capacity: int = CAPACITY):

@@ -57,7 +57,7 @@ class BestEffort:
     Use it when the time to the first token counts most and requests queue anyway: pages land while they do.
     """
 
-    def __init__(self, settings: StoreSettings):
+    def __init__(self, settings: StoreSettings | None = None):
         pass
 
     def verdict(self, state: PrefetchState) -> Verdict:
@@ -73,7 +73,7 @@ class WaitComplete:
     store. `store.deadline` bounds the wait all the same.
     """
 
-    def __init__(self, settings: StoreSettings):
+    def __init__(self, settings: StoreSettings | None = None):
         pass
 
     def verdict(self, state: PrefetchState) -> Verdict:
@@ -108,7 +108,7 @@ class BreakEven:
     either time is unknown it waits, at most until `store.deadline`.
     """
 
-    def __init__(self, settings: StoreSettings):
+    def __init__(self, settings: StoreSettings | None = None):
         pass
 
     def verdict(self, state: PrefetchState) -> Verdict:

@@ -95,6 +95,8 @@ def test_an_aborted_request_is_told_nothing_more(serve, inbox):
         ),
         (msgspec.structs.replace(generate(), sampling=Sampling(max_tokens=1, top_p=0.0)), "top_p", "above 0"),
         (msgspec.structs.replace(generate(), sampling=Sampling(max_tokens=1, top_k=-1)), "top_k", "no limit"),
+        (generate(priority=9), "priority", "-8 to 8"),
+        (generate(priority=-9), "priority", "-8 to 8"),
     ],
 )
 def test_a_request_that_cannot_run_is_refused_by_field(request_, param, text):
