@@ -1,8 +1,8 @@
 """Greedy tokens with the cache on equal those with it off, and so do the logits, on real networks of every family.
 
-The quick set has one cell per family; `make test-full` a pairwise covering array over families, tiers, write and prefetch
-policies, page sizes, tensor-parallel sizes, and how the batch is made up. What each cell was really served from is
-printed with it.
+The quick set has one cell per family; `make test-full` a pairwise covering array over families, tiers, write and
+prefetch policies, page sizes, tensor-parallel sizes, and how the batch is made up. What each cell was really served
+from is printed with it.
 """
 
 from functools import lru_cache
