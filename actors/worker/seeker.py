@@ -1,8 +1,8 @@
 """Brings what only the store has to host memory while its request waits in the queue.
 
 Per request: ask the store, off this thread, what it has of the pages that are not held; start a prefetch, or join
-the one that is bringing them; let the request go when that is final, when the policy says so, or when the deadline
-has passed.
+the one that is bringing them; let the request go when that is final. When the policy says so, or when the deadline
+has passed, the prefetch is cut: it is final as soon as the reads under way have ended, and what has landed is used.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -29,6 +29,11 @@ class Lookup(Protocol):
         """Call `answer` with which of `keys` the store has, from page `first` of each component on; from any thread."""
 
 
+_GRACE = (
+    0.1  # of the deadline, that a cut read may take to end before the request goes without what it landed
+)
+
+
 @dataclass(slots=True)
 class _Search:
     """One waiting request since `since`. It waits for `prefetch`, which began at `began`, whose first page landed at
@@ -42,6 +47,8 @@ class _Search:
     began: float = 0.0
     first_landed: float | None = None
     held_up: float | None = None
+    given_up: float | None = None
+    reason: Miss = Miss.NOT_DELIVERED
 
 
 class StoreSeeker:
@@ -123,14 +130,19 @@ class StoreSeeker:
         now = self._clock()
         for search in list(self._searches.values()):
             prefetch = search.prefetch
-            if prefetch is not None and prefetch.landed and search.first_landed is None:
+            if prefetch is None:
+                if now - search.since > self._settings.deadline:
+                    keys = search.request.reusable_keys()
+                    self._let_go(search, self._hierarchy.find(keys).held, len(keys), Miss.DEADLINE)
+                continue
+            if prefetch.landed and search.first_landed is None:
                 search.first_landed = now
-            if prefetch is not None and prefetch.final:
+            if prefetch.final or self._is_lost(search, now):
                 self._delivered(search, prefetch, now)
             elif now - search.since > self._settings.deadline:
-                self._give_up(search, Miss.DEADLINE)
-            elif prefetch is not None and self._is_too_dear(search, prefetch, now):
-                self._give_up(search, Miss.CUT)
+                self._cut(search, prefetch, Miss.DEADLINE, now)
+            elif self._is_too_dear(search, prefetch, now):
+                self._cut(search, prefetch, Miss.CUT, now)
 
     def forget(self, id: RequestId) -> None:
         """The request was aborted. Its prefetch goes on: others may have joined it, and the pages will be wanted
@@ -152,7 +164,7 @@ class StoreSeeker:
 
     def _is_too_dear(self, search: _Search, prefetch: Prefetch, now: float) -> bool:
         """Whether the policy says so; it is not asked before the request could run."""
-        if search.held_up is None:
+        if search.held_up is None or search.given_up is not None:
             return False
         return self._policy.verdict(self._state(search, prefetch, now)) is Verdict.CUT
 
@@ -178,22 +190,23 @@ class StoreSeeker:
             self._landing.note(prefetch.landed, now - search.began, landed_at - search.began)
         keys = request.reusable_keys()
         landed = first + min(prefetch.landed, _shared(keys, prefetch))
-        if landed > first:
+        if landed > first and prefetch.final:
             request.fetched = range(request.fetched.start if request.fetched else first, landed)
         held = self._hierarchy.find(keys).held
-        self._let_go(search, held, search.promised, Miss.NOT_DELIVERED)
+        cut_by_another = prefetch.cut and search.reason is Miss.NOT_DELIVERED
+        self._let_go(search, held, search.promised, Miss.CUT if cut_by_another else search.reason)
         if prefetch.complete and held >= search.promised:
             # A prefetch of another request may have had only part of ours.
             self._begin(_Search(request, search.since, held_up=search.held_up))
 
-    def _give_up(self, search: _Search, reason: Miss) -> None:
-        keys = search.request.reusable_keys()
-        held = self._hierarchy.find(keys).held
-        if search.prefetch is not None:
-            self._hierarchy.prefetches.stop(search.prefetch)
-            self._let_go(search, held, search.promised, reason)
-        else:
-            self._let_go(search, held, len(keys), reason)
+    def _cut(self, search: _Search, prefetch: Prefetch, reason: Miss, now: float) -> None:
+        if search.given_up is None:
+            search.given_up, search.reason = now, reason
+            self._hierarchy.prefetches.stop(prefetch)
+
+    def _is_lost(self, search: _Search, now: float) -> bool:
+        """Whether a read that was cut hangs, so that there is no use in waiting for what it landed."""
+        return search.given_up is not None and now - search.given_up > _GRACE * self._settings.deadline
 
     def _let_go(self, search: _Search, first: int, end: int, reason: Miss) -> None:
         search.request.shortfall = dict.fromkeys(range(first, end), reason)
