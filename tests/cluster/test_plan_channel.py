@@ -9,7 +9,19 @@ import pytest
 from stratakv.cluster.curve import new_key_pair
 from stratakv.cluster.plan import Plan, Row
 from stratakv.cluster.plan_channel import ChannelError, HeadLost, PlanReceiver, PlanSender
-from stratakv.storage.moves import Area, Copy, Cut, Direction, PageStamp, Read, Release, Write
+from stratakv.storage.moves import (
+    Area,
+    Copy,
+    Cut,
+    Direction,
+    PageStamp,
+    Part,
+    Read,
+    Release,
+    Restore,
+    Snapshot,
+    Write,
+)
 from stratakv.storage.tiers import Component
 
 PATIENT = 60.0
@@ -17,8 +29,10 @@ STAMP = PageStamp(b"k" * 32, b"", 1, b"n" * 32)
 ORDERS = (
     Copy(1, Direction.LOAD, Component.FULL, (1, 2), (3, 4)),
     Copy(2, Direction.BACKUP, Component.FULL, (1,), (2,), (STAMP,)),
-    Read(5, Component.FULL, (7,), (STAMP,)),
-    Write(6, Component.FULL, (8,), (STAMP,)),
+    Snapshot(3, (4, 5)),
+    Restore((4, 5), 2),
+    Read(5, (Part(Component.RECURRENT, (6,), (STAMP,)), Part(Component.FULL, (7,), (STAMP,)))),
+    Write(6, (Part(Component.FULL, (8,), (STAMP,)),)),
     Cut(5),
     Release(Area.WRITE, 6),
 )
