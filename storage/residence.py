@@ -11,25 +11,26 @@ from stratakv.storage.tiers import Component, PageKey
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """How the two prefix-closed sets of a replica, and the pages held of each side component, differ from what they
-    were at the last drain. False when they do not."""
+    """How the two prefix-closed sets of a replica differ from what they were at the last drain. False when they do
+    not."""
 
     device_added: tuple[PageKey, ...] = ()
     device_removed: tuple[PageKey, ...] = ()
     held_added: tuple[PageKey, ...] = ()
     held_removed: tuple[PageKey, ...] = ()
     side_added: Mapping[Component, tuple[PageKey, ...]] = field(default_factory=dict)
+    """Pages whose side came to this replica, by component."""
     side_removed: Mapping[Component, tuple[PageKey, ...]] = field(default_factory=dict)
 
     def __bool__(self) -> bool:
         full = self.device_added or self.device_removed or self.held_added or self.held_removed
-        return bool(full or any(self.side_added.values()) or any(self.side_removed.values()))
+        return bool(full or self.side_added or self.side_removed)
 
 
 @dataclass(frozen=True, slots=True)
 class Holdings:
-    """Both sets as they are: pages on the device, and pages held (device or host); and of each side component the pages
-    it is held of, in either tier."""
+    """All sets as they are: pages on the device, pages held (device or host), and of each side the pages that have
+    it."""
 
     device: Sequence[PageKey]
     held: Sequence[PageKey]
@@ -42,11 +43,12 @@ class ResidenceLog:
     Not thread-safe: tree, log and drain belong to one thread.
     """
 
-    __slots__ = ("_device", "_held")
+    __slots__ = ("_device", "_held", "_sides")
 
     def __init__(self) -> None:
         self._device: dict[PageKey, bool] = {}
         self._held: dict[PageKey, bool] = {}
+        self._sides: dict[Component, dict[PageKey, bool]] = {}
 
     def note_device(self, key: PageKey, present: bool) -> None:
         """The page came to the device (`present`) or left it."""
@@ -56,22 +58,33 @@ class ResidenceLog:
         """The page came to this replica, in whichever tier, or left it for good."""
         _note(self._held, key, present)
 
+    def note_side(self, component: Component, key: PageKey, present: bool) -> None:
+        """The side of a page came to this replica, in whichever tier, or left it for good."""
+        _note(self._sides.setdefault(component, {}), key, present)
+
     def drain(self) -> Changes:
         """What is left of the changes, and start anew. Call it between two operations of the tree, where both sets
         are prefix-closed."""
-        if not self._device and not self._held:
+        if not (self._device or self._held or self._sides):
             return _NONE
         device, self._device = self._device, {}
         held, self._held = self._held, {}
+        sides, self._sides = self._sides, {}
         return Changes(
-            device_added=tuple(key for key, present in device.items() if present),
-            device_removed=tuple(key for key, present in device.items() if not present),
-            held_added=tuple(key for key, present in held.items() if present),
-            held_removed=tuple(key for key, present in held.items() if not present),
+            device_added=_which(device, True),
+            device_removed=_which(device, False),
+            held_added=_which(held, True),
+            held_removed=_which(held, False),
+            side_added={c: keys for c, changes in sides.items() if (keys := _which(changes, True))},
+            side_removed={c: keys for c, changes in sides.items() if (keys := _which(changes, False))},
         )
 
 
 _NONE = Changes()
+
+
+def _which(changes: dict[PageKey, bool], present: bool) -> tuple[PageKey, ...]:
+    return tuple(key for key, here in changes.items() if here is present)
 
 
 def _note(changes: dict[PageKey, bool], key: PageKey, present: bool) -> None:
