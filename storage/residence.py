@@ -24,7 +24,7 @@ class Changes:
 
     def __bool__(self) -> bool:
         full = self.device_added or self.device_removed or self.held_added or self.held_removed
-        return bool(full or any(self.side_added.values()) or any(self.side_removed.values()))
+        return bool(full or self.side_added or self.side_removed)
 
 
 @dataclass(frozen=True, slots=True)

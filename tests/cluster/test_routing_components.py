@@ -133,7 +133,7 @@ def changes(before, now):
 
 def test_a_change_of_a_side_component_alone_is_a_change():
     assert Changes(side_added={SLIDING: (CHAIN[0],)}) and Changes(side_removed={SLIDING: (CHAIN[0],)})
-    assert not Changes(side_added={SLIDING: ()}, side_removed={})
+    assert not Changes(side_added={}, side_removed={})
 
 
 def test_a_route_goes_where_the_state_is_and_not_where_only_the_pages_are():
