@@ -7,7 +7,8 @@ from stratakv.storage.moves import Area, Copy, Order, Read, SlotProgress, Write
 class InstantExecutor:
     """Every order has ended, and all ranks agree on it, by the next `absorb` of the hierarchy.
 
-    It is its own progress. Writes go to `shelf`, and reads land as far as the shelf has the pages.
+    It is its own progress. Writes go to `shelf`, and reads land as far as the shelf has the pages: those of full attention, which is all that a
+    replay has.
     """
 
     def __init__(self, shelf: Shelf):
@@ -20,10 +21,11 @@ class InstantExecutor:
         if isinstance(order, Copy):
             self.copied_upto = order.number
         elif isinstance(order, Read):
-            self._end(Area.PREFETCH, order.slot, self._shelf.read(order.stamps))
+            self._end(Area.PREFETCH, order.slot, sum(self._shelf.read(part.stamps) for part in order.parts))
         elif isinstance(order, Write):
-            self._shelf.put(order.stamps)
-            self._end(Area.WRITE, order.slot, len(order.stamps))
+            for part in order.parts:
+                self._shelf.put(part.stamps)
+            self._end(Area.WRITE, order.slot, sum(len(part.stamps) for part in order.parts))
 
     def progress(self) -> "InstantExecutor":
         """What has ended: everything."""

@@ -8,10 +8,11 @@ from stratakv.cluster.replay.executor import InstantExecutor
 from stratakv.cluster.replay.request import ReplayRequest
 from stratakv.cluster.replay.settings import ReplicaSettings
 from stratakv.cluster.replay.shelf import Shelf
-from stratakv.storage.hierarchy import Admission, Hierarchy
+from stratakv.storage.hierarchy import Admission, Asked, Hierarchy
 from stratakv.storage.policies.eviction import EVICTION_POLICIES
 from stratakv.storage.policies.write import WRITE_POLICIES
 from stratakv.storage.pools import SlotPool
+from stratakv.storage.prefetch import Stretch
 from stratakv.storage.tiers import Miss, PageKey
 from stratakv.storage.tree import Tree
 
@@ -32,7 +33,7 @@ class Replica:
         self._shelf = shelf
         device, host = settings.device_pages, settings.host_pages
         self.hierarchy = Hierarchy(
-            Tree(EVICTION_POLICIES.get(settings.eviction_policy)(), has_host=host > 0),
+            Tree(EVICTION_POLICIES.get(settings.eviction_policy)(device + host), has_host=host > 0),
             SlotPool("device", device),
             SlotPool("host", host),
             WRITE_POLICIES.get(settings.write_policy)(),
@@ -62,7 +63,8 @@ class Replica:
             there = self._shelf.leading(missing) if len(missing) >= self._least_read else 0
             if there < self._least_read:
                 return fetched
-            prefetch = self.hierarchy.prefetches.start(match.page, missing[:there], b"", self._least_read)
+            stretch = Stretch(reusable, match.held, match.held + there, b"")
+            prefetch = self.hierarchy.prefetches.start(match.page, stretch, self._least_read)
             if prefetch is None:
                 return fetched
             self.hierarchy.absorb()
@@ -77,9 +79,9 @@ class Replica:
             )
         hierarchy.run_ahead(pages)
         hierarchy.absorb()
-        admission = hierarchy.admit(reusable, pages, b"")
+        admission = hierarchy.admit(reusable, pages, Asked())
         if admission is None and hierarchy.room.reclaim(pages):
-            admission = hierarchy.admit(reusable, pages, b"")
+            admission = hierarchy.admit(reusable, pages, Asked())
         if admission is None:
             raise ReplayError(
                 f"{request.name} found no room on an idle device; this is a fault of the hierarchy"
