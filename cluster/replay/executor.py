@@ -7,8 +7,8 @@ from stratakv.storage.moves import Area, Copy, Order, Read, SlotProgress, Write
 class InstantExecutor:
     """Every order has ended, and all ranks agree on it, by the next `absorb` of the hierarchy.
 
-    It is its own progress. Writes go to `shelf`, and reads land as far as the shelf has the pages: those of full attention, which is all that a
-    replay has.
+    It is its own progress. Writes go to `shelf`, and reads land as far as the shelf has the pages: those of full
+    attention, which is all that a replay has.
     """
 
     def __init__(self, shelf: Shelf):

@@ -7,7 +7,7 @@ from stratakv.cluster.events import pack_keys
 from stratakv.cluster.messages import Beat, Usage
 from stratakv.cluster.replay.replica import Replica
 from stratakv.cluster.replay.request import ReplayRequest
-from stratakv.cluster.replay.settings import PaceSettings, ReplicaSettings
+from stratakv.cluster.replay.settings import FleetSettings, PaceSettings, ReplicaSettings
 from stratakv.cluster.replay.shelf import Shelf
 from stratakv.cluster.routing.book import RouteBook
 from stratakv.cluster.routing.route import RouteQuery
@@ -37,18 +37,17 @@ class _Desk:
 
 
 class Fleet:
-    """`count` equal replicas, one shelf, one route book. UnknownName for a policy there is not.
+    """Equal replicas, one shelf, one route book.
 
     Pages move at once, and a request has done all it does to the caches before the next one is routed; only the load
     that the router sees lasts, by the trace's own clock.
     """
 
-    def __init__(
-        self, count: int, replica: ReplicaSettings, shelf: Shelf, policy: str, pace: PaceSettings, seed: int
-    ):
+    def __init__(self, replica: ReplicaSettings, settings: FleetSettings):
+        count, shelf = settings.replicas, Shelf(settings.store_pages)
         self.replicas = [Replica(replica, shelf) for _ in range(count)]
-        self._book = RouteBook(policy, receipts=1, random=Random(seed))
-        self._desks = [_Desk(pace) for _ in range(count)]
+        self._book = RouteBook(settings.router_policy, receipts=1, random=Random(settings.seed))
+        self._desks = [_Desk(settings.pace) for _ in range(count)]
         self._sequence = [0] * count
         self._page_size = replica.page_size
         for number in range(count):

@@ -7,7 +7,7 @@ from stratakv.cluster.replay.fleet import Fleet
 from stratakv.cluster.replay.replica import Replica
 from stratakv.cluster.replay.report import Report, Tally
 from stratakv.cluster.replay.request import ReplayRequest
-from stratakv.cluster.replay.settings import PaceSettings, ReplicaSettings
+from stratakv.cluster.replay.settings import FleetSettings, ReplicaSettings
 from stratakv.cluster.replay.shelf import Shelf
 
 Advance = Callable[[], None]
@@ -27,20 +27,15 @@ def run_alone(requests: Iterable[ReplayRequest], settings: ReplicaSettings, adva
 
 def run_fleet(
     requests: Iterable[ReplayRequest],
-    replicas: int,
-    settings: ReplicaSettings,
-    store_pages: int | None,
-    policy: str,
-    pace: PaceSettings,
-    seed: int,
+    replica: ReplicaSettings,
+    settings: FleetSettings,
     advance: Advance,
 ) -> Report:
-    """`replicas` replicas behind a router with `policy` share a store of `store_pages` pages (None: any number).
-    ReplayError, UnknownName."""
+    """Replicas behind a router serve all. ReplayError."""
     started = perf_counter()
-    fleet, tally = Fleet(replicas, settings, Shelf(store_pages), policy, pace, seed), Tally(replicas)
+    fleet, tally = Fleet(replica, settings), Tally(settings.replicas)
     for request in requests:
-        replica, usage = fleet.serve(request)
-        tally.add(request, usage, replica)
+        number, usage = fleet.serve(request)
+        tally.add(request, usage, number)
         advance()
     return tally.report(perf_counter() - started)

@@ -1,7 +1,8 @@
 """What can be set in a replay: the sizes and policies of a replica, in tokens, and how fast one is taken to be."""
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
+from stratakv.cluster.routing.policies import ROUTE_POLICIES
 from stratakv.storage.policies.eviction import EVICTION_POLICIES
 from stratakv.storage.policies.write import WRITE_POLICIES
 from stratakv.storage.settings import SettingsModel
@@ -59,3 +60,19 @@ class PaceSettings(SettingsModel):
 
     prefill_rate: float = Field(20_000, gt=0, description="prompt tokens computed per second")
     decode_rate: float = Field(50, gt=0, description="tokens of an answer per second")
+
+
+class FleetSettings(SettingsModel):
+    """Several equal replicas behind a router, and the store they share. UnknownName for a policy there is not."""
+
+    replicas: int = Field(1, ge=1)
+    router_policy: str = Field("deepest_hit", description="how the router chooses a replica")
+    store_pages: int | None = Field(0, ge=0, description="pages the store holds; None for any number")
+    seed: int = 0
+    pace: PaceSettings = PaceSettings()
+
+    @field_validator("router_policy")
+    @classmethod
+    def _known(cls, policy: str) -> str:
+        ROUTE_POLICIES.get(policy)
+        return policy

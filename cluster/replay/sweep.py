@@ -22,7 +22,7 @@ class Sweep:
     ceiling: float
 
 
-def sweep_steps(requests: Sequence[ReplayRequest], page_size: int) -> int:
+def sweep_steps(requests: Sequence[ReplayRequest]) -> int:
     """How often `sweep` calls `advance`."""
     return len(sizes(requests)) * len(EVICTION_POLICIES.names()) * len(requests)
 

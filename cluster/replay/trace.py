@@ -34,8 +34,10 @@ def read_trace(path: Path, block_tokens: int) -> list[ReplayRequest]:
     since a trace gives no ids for it. A page is a block of `block_tokens` tokens. TraceError for what is no trace."""
     try:
         text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise TraceError(f"{path}: {error}") from None
+    except OSError as error:
+        raise TraceError(f"{path}: {error.strerror}") from None
+    except UnicodeDecodeError as error:
+        raise TraceError(f"{path} is no text: {error}") from None
     lines = sorted(_lines(path, text, block_tokens), key=lambda numbered: numbered[1].timestamp)
     if not lines:
         raise TraceError(f"{path}: the trace is empty")
