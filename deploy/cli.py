@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from stratakv.deploy import commands
+from stratakv.deploy.bench_cli import bench_app
 from stratakv.deploy.sources import SettingPath
 
 app = typer.Typer(
@@ -21,6 +22,7 @@ model_app = typer.Typer(help="Models that can be fetched by name.", no_args_is_h
 config_app = typer.Typer(help="The settings.", no_args_is_help=True)
 app.add_typer(model_app, name="model")
 app.add_typer(config_app, name="config")
+app.add_typer(bench_app, name="bench")
 
 Model = Annotated[str | None, typer.Option(help="Hugging Face directory or hub name, smollm2 or gemma3.")]
 Replicas = Annotated[int | None, typer.Option(help="Copies of the model.")]
