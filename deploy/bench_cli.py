@@ -122,4 +122,12 @@ def no_reuse(
     json: Json = None,
 ) -> None:
     """Prompts that never repeat: what the host and store tiers cost when they give nothing back."""
-    bench_commands.no_reuse(model, blocks, requests, prompt_tokens, output_tokens, page_size, seed, json)
+    shape = {
+        "pairs": blocks,
+        "requests": requests,
+        "prompt_tokens": prompt_tokens,
+        "output_tokens": output_tokens,
+        "page_size": page_size,
+        "seed": seed,
+    }
+    bench_commands.no_reuse(model, shape, json)

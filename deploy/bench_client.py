@@ -24,12 +24,16 @@ class ServedModel:
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """The ids that were answered, seconds to the first and to the last, and the account of the prompt."""
+    """The ids that were answered, seconds to the first and to the last, and the account of the prompt.
+
+    `reasons` splits its computed tokens by why no tier had them.
+    """
 
     tokens: list[int]
     ttft: float
     seconds: float
     account: Account
+    reasons: dict[str, int]
 
 
 class BenchClient:
@@ -58,7 +62,7 @@ class BenchClient:
         began = time.perf_counter()
         first: float | None = None
         tokens: list[int] = []
-        usage = None
+        usage: Any = None
         try:
             create: Any = self._openai.completions.create  # its overloads do not know the extensions
             stream = await create(
@@ -81,7 +85,9 @@ class BenchClient:
         seconds = time.perf_counter() - began
         if len(tokens) != outputs:
             raise ClientError(f"the answer has {len(tokens)} token ids where {outputs} were asked for")
-        return Completion(tokens, first if first is not None else seconds, seconds, account_of(usage))
+        account = account_of(usage)
+        reasons = dict(usage.prompt_tokens_details.model_extra["computed_by_reason"])
+        return Completion(tokens, seconds if first is None else first, seconds, account, reasons)
 
     async def close(self) -> None:
         """Close the connections; requests under way fail."""

@@ -86,8 +86,13 @@ def multiturn_on_spawned(
         bench_multiturn.on_spawned(spawn, chosen, workload, bench_multiturn.Output(json, plot))
 
 
-def no_reuse(model: str | None, shape: Any, json: Path | None) -> None:
+def no_reuse(model: str | None, shape: Mapping[str, int], json: Path | None) -> None:
     """What the tiers cost where nothing repeats."""
+    _check_files(json)
+    from stratakv.deploy import bench_no_reuse
+
+    with _told():
+        bench_no_reuse.run(_directory(model), bench_no_reuse.Shape(**shape), json)
 
 
 def _refuse_given(options: Mapping[str, Any], why: str) -> None:
@@ -129,7 +134,7 @@ def _told() -> Generator[None]:
     from stratakv.deploy.bench_plot import NoPlot
     from stratakv.deploy.demo_client import ClientError
 
-    users = (
+    users: tuple[type[Exception], ...] = (
         PreflightError, SettingsError, UnknownShape, PoolTooSmall, DoesNotFit, model_fetch.FetchError, NoPlot,
         records.RecordError,
     )  # fmt: skip

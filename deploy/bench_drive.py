@@ -37,6 +37,7 @@ class Sample:
     ttft: float
     seconds: float
     account: Account
+    reasons: dict[str, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,5 +105,5 @@ class _Driver:
             del self.histories[client]
         else:
             self.histories[client] = prompt + done.tokens
-            self.samples.append(Sample(client, turn, done.ttft, done.seconds, done.account))
+            self.samples.append(Sample(client, turn, done.ttft, done.seconds, done.account, done.reasons))
         self._progress()

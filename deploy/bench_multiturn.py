@@ -80,7 +80,7 @@ def _measure(name: str, url: str, workload: Workload) -> tuple[Figures, Run, Ser
         client = BenchClient(url)
         try:
             model = await client.served_model()
-            with _bar() as bar:
+            with progress_bar() as bar:
                 task = bar.add_task(name, total=workload.clients * workload.rounds)
                 return await drive(workload, model, client, lambda: bar.advance(task)), model
         finally:
@@ -90,7 +90,7 @@ def _measure(name: str, url: str, workload: Workload) -> tuple[Figures, Run, Ser
     return bench_report.figures(name, workload, model.page_size, run), run, model
 
 
-def _bar() -> Progress:
+def progress_bar() -> Progress:
     columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
     return Progress(*columns, console=Console(stderr=True), transient=True)
 

@@ -4,6 +4,7 @@ import hashlib
 import math
 import statistics
 from array import array
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -26,6 +27,7 @@ class Figures:
     failed: int
     prompt_tokens: int
     computed_tokens: int
+    computed_by_reason: dict[str, int]
     tokens_by_tier: dict[str, int]
     hit_rate: float
     ceiling: float
@@ -53,6 +55,9 @@ def figures(name: str, workload: Workload, page_size: int, run: Run) -> Figures:
     by_tier = {tier: sum(account.of(tier) for account in accounts) for tier in TIERS}
     prompt = sum(account.prompt for account in accounts)
     rounds = [[sample for sample in run.samples if sample.turn == turn] for turn in range(workload.rounds)]
+    reasons: Counter[str] = Counter()
+    for sample in run.samples:
+        reasons.update(sample.reasons)
     ttfts = [sample.ttft for sample in run.samples]
     return Figures(
         name=name,
@@ -60,6 +65,7 @@ def figures(name: str, workload: Workload, page_size: int, run: Run) -> Figures:
         failed=len(run.failures),
         prompt_tokens=prompt,
         computed_tokens=sum(account.computed for account in accounts),
+        computed_by_reason=dict(reasons),
         tokens_by_tier=by_tier,
         hit_rate=sum(by_tier.values()) / max(1, prompt),
         ceiling=workload.ceiling(page_size),
@@ -128,10 +134,15 @@ def table(workload: Workload, runs: Sequence[Figures], compared: dict[str, Ratio
     grid = Table("", *(run.name for run in runs), title=title, title_justify="left")
     for column in grid.columns[1:]:
         column.justify = "right"
+    reasons = sorted({reason for run in runs for reason in run.computed_by_reason})
     rows: list[tuple[str, list[str]]] = [
         ("prompt tokens", [f"{run.prompt_tokens:,}" for run in runs]),
         *((f"  from {tier}", [f"{run.tokens_by_tier[tier]:,}" for run in runs]) for tier in TIERS),
         ("  computed", [f"{run.computed_tokens:,}" for run in runs]),
+        *(
+            (f"    {reason}", [f"{run.computed_by_reason.get(reason, 0):,}" for run in runs])
+            for reason in reasons
+        ),
         ("hit rate", [f"{run.hit_rate:.4f}" for run in runs]),
         ("  of the workload's ceiling", [f"{run.of_ceiling:.3f}" for run in runs]),
         ("seconds", [f"{run.seconds:.1f}" for run in runs]),
