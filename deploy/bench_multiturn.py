@@ -91,6 +91,7 @@ def _measure(name: str, url: str, workload: Workload) -> tuple[Figures, Run, Ser
 
 
 def progress_bar() -> Progress:
+    """A bar on stderr with a count and the time gone."""
     columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
     return Progress(*columns, console=Console(stderr=True), transient=True)
 

@@ -4,7 +4,7 @@ Two workers in this process, each a whole rank behind its ZeroMQ link, with its 
 with a device pool alone, one with host memory and a store too. They take turns at blocks of requests, the other one
 asleep, and both get the same prompts; so two clusters need not share the machine, and what disturbs it disturbs both.
 Which goes first changes from pair to pair. A block ends when the engine is idle and all of it is in the store, so
-that write-behind is paid for by the side that caused it. What gateway and router take is the same for both and left out.
+that write-behind is paid for by the side that caused it. Gateway and router, the same for both, are left out.
 """
 
 import asyncio
@@ -50,7 +50,7 @@ class Broken(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """`pairs` pairs of blocks of `requests` requests at once, each `prompt_tokens` fresh ids and `output_tokens` more."""
+    """`pairs` pairs of blocks of `requests` requests at once: `prompt_tokens` fresh ids, and `output_tokens` more."""
 
     pairs: int
     requests: int
@@ -140,13 +140,20 @@ class Side:
         wall, cpu = time.perf_counter(), time.process_time()
         usages = await asyncio.gather(*(self._answer(prompt, outputs) for prompt in prompts))
         answered = time.perf_counter() - wall
-        problems = await asyncio.to_thread(self._worker.idle_check, _IDLE_DEADLINE)
+        problems = await self._idle()
         block = Block(answered, time.perf_counter() - wall, time.process_time() - cpu)
         if problems:
             raise Broken("a worker is not sound after a block: " + "; ".join(problems))
         if any(usage.computed != usage.prompt for usage in usages):
             raise Broken("a prompt of which nothing was seen before was found in a cache")
         return block
+
+    async def _idle(self) -> list[str]:
+        """Wait until nothing is left to do, the store's writes included. What is wrong then."""
+        until = time.monotonic() + _IDLE_DEADLINE
+        while (problems := await asyncio.to_thread(self._worker.idle_check)) and time.monotonic() < until:
+            await asyncio.sleep(0.05)
+        return problems
 
     async def _answer(self, prompt: list[int], outputs: int) -> Usage:
         self._sent += 1
@@ -242,8 +249,8 @@ def _config(model: Path, shape: Shape, store: Path | None, gateway_key: str) -> 
 
 def _show(shape: Shape, pairs: list[Pair], verdict: Verdict) -> None:
     title = (
-        f"{shape.pairs} pairs of blocks of {shape.requests} x {shape.prompt_tokens} + {shape.output_tokens} tokens that "
-        "never repeat; medians"
+        f"{shape.pairs} pairs of blocks of {shape.requests} x {shape.prompt_tokens} + {shape.output_tokens} tokens "
+        "that never repeat; medians"
     )
     grid = Table("clock", "tiers off", "tiers on", "lost", "quartiles", title=title, title_justify="left")
     for column in grid.columns[1:]:
