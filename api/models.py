@@ -21,6 +21,8 @@ def router(service: Service) -> APIRouter:
             "created": started,
             "owned_by": "stratakv",
             "max_model_len": card.max_total_tokens,
+            "vocab_size": card.vocab_size,
+            "page_size": card.page_size,
         }
 
     @routes.get("/v1/models")

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from stratakv.deploy import commands, explain
+from stratakv.deploy.bench_cli import bench_app
 from stratakv.deploy.replay import replay_app
 from stratakv.deploy.sources import SettingPath
 
@@ -24,6 +25,7 @@ app.add_typer(model_app, name="model")
 app.add_typer(config_app, name="config")
 app.add_typer(replay_app, name="replay")
 app.command()(explain.explain)
+app.add_typer(bench_app, name="bench")
 
 Model = Annotated[str | None, typer.Option(help="Hugging Face directory or hub name, smollm2 or gemma3.")]
 Replicas = Annotated[int | None, typer.Option(help="Copies of the model.")]

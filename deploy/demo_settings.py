@@ -29,7 +29,7 @@ class UnknownShape(ValueError):
 
 def demo_settings(model: Path, store: Path) -> dict[str, tuple[SettingPath, Any]]:
     """Settings as flags, for the Hugging Face directory `model` and a store in the folder `store`. UnknownShape."""
-    layout = BlockLayout(_shapes(model), PAGE_SIZE, _FLOAT32)
+    layout = BlockLayout(layer_shapes(model), PAGE_SIZE, _FLOAT32)
     values: dict[SettingPath, Any] = {
         ("model", "path"): str(model),
         ("model", "served_name"): "demo",
@@ -55,8 +55,8 @@ def demo_settings(model: Path, store: Path) -> dict[str, tuple[SettingPath, Any]
     return {f"the demo ({'.'.join(path)})": (path, value) for path, value in values.items()}
 
 
-def _shapes(model: Path) -> list[LayerShape]:
-    """KV of each layer, as the config says: good enough to size a demo; workers measure it."""
+def layer_shapes(model: Path) -> list[LayerShape]:
+    """KV of each layer, as the config says: good enough to size a demo; workers measure it. UnknownShape."""
     try:
         config = json.loads((model / "config.json").read_text())
         heads = config["num_attention_heads"]
