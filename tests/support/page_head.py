@@ -7,6 +7,7 @@ from stratakv.actors.worker.endpoint import Emission, HeadEndpoint, Load
 from stratakv.cluster.messages import Delta, Endpoint, FinishReason, ModelCard, Usage
 from stratakv.cluster.settings import HeartbeatSettings, WireSettings
 from stratakv.storage.residence import Holdings, ResidenceLog
+from stratakv.storage.tiers import Miss
 
 DEADLINE = 60
 CARD = ModelCard(
@@ -58,7 +59,9 @@ class PageHead:
 
     def submit(self, client, request, keys):
         self.submitted.append(request.id)
-        usage = Usage(prompt=len(request.tokens) // 4, device=16, computed=len(request.tokens) // 4 - 16)
+        prompt = len(request.tokens) // 4
+        computed = {"computed": prompt - 16, "misses": {str(Miss.NEVER_SEEN): prompt - 16}}
+        usage = Usage(prompt=prompt, device=16, **computed)
         delta = Delta(id=request.id, tokens=(1,), finish=FinishReason.STOP, usage=usage)
         self._work.put(lambda: self.server.deliver(1, [Emission(client, delta)]))
 
