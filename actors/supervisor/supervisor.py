@@ -146,9 +146,9 @@ class Supervisor:
             self._monitor.expect(replica.number, rank, generation)
 
     def _suspect(self, replica: Replica, report: Report) -> None:
-        """A rank has failed. One that serves with others has often failed because another is gone: if one is, it dies
-        or falls silent soon, and is to be named. Until then it is this one, which is not silent."""
-        if replica.ranks == 1 or replica.phase is not ReplicaPhase.READY:
+        """A rank has failed. One of several has often failed because another is gone: if one is, it dies, falls silent
+        or says so soon, and is to be named. Until then it is this one, which is not silent."""
+        if replica.ranks == 1:
             self._fail(replica, report.message, Retry.LATER)
             return
         self._monitor.beat(report.replica, report.rank, report.generation, 0, None)

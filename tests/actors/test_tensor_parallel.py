@@ -37,7 +37,7 @@ def answers(replica: Replica, count: int = 12) -> list[list[int]]:
     return [replica.ask(prompt, count).tokens for prompt in PROMPTS * 2]
 
 
-@pytest.mark.parametrize("family", ["llama", "qwen3", "qwen3_moe"])
+@pytest.mark.parametrize("family", ["llama", pytest.param("qwen3", marks=pytest.mark.full), "qwen3_moe"])
 def test_two_ranks_say_what_one_says(models: dict[str, Path], tmp_path: Path, family: str):
     with Replica(models[family], 1, tmp_path) as one:
         expected = answers(one)
@@ -60,6 +60,7 @@ def test_a_real_model_on_three_ranks(tmp_path: Path):
         three.check()
 
 
+@pytest.mark.full
 def test_more_ranks_than_kv_heads_keep_copies(models: dict[str, Path], tmp_path: Path):
     with Replica(models["llama"], 1, tmp_path) as one:
         expected = answers(one)

@@ -58,7 +58,14 @@ def test_ranks_that_are_late_at_random_points_agree(model, stored, expected, tmp
         assert replica.verdicts() == []
 
 
-@pytest.mark.parametrize(("fault", "rate"), [("fail", 0.1), ("error", 1.0), ("flip", 0.1)])
+@pytest.mark.parametrize(
+    ("fault", "rate"),
+    [
+        ("fail", 0.1),
+        pytest.param("error", 1.0, marks=pytest.mark.full),
+        pytest.param("flip", 0.1, marks=pytest.mark.full),
+    ],
+)
 def test_one_rank_cannot_read_what_the_other_can(model, stored, expected, tmp_path, fault, rate):
     broken = {1: Faults(store=FaultRates(**{fault: rate}))}
     with Replica(model, 2, tmp_path, store=stored, faults=broken) as replica:
@@ -86,7 +93,7 @@ def test_a_rank_killed_in_the_middle_of_a_prefetch_is_named(model, stored, expec
         replica.check()
 
 
-@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize("rank", [pytest.param(0, marks=pytest.mark.full), 1])
 def test_a_rank_stopped_in_the_middle_of_a_step_is_named(model, expected, tmp_path, rank):
     with Replica(model, 2, tmp_path) as replica:
         replica.send(PROMPTS[0], max_tokens=300)

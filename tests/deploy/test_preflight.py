@@ -124,3 +124,20 @@ def test_a_dashboard_port_in_use():
         port = taken.getsockname()[1]
         with pytest.raises(PreflightError, match=r"ray.dashboard_port.*--dashboard-port"):
             preflight.check_ray(settings(ray={"dashboard_port": port}))
+
+
+def test_heads_that_do_not_divide_over_the_ranks(tmp_path: Path):
+    path = model(tmp_path, num_attention_heads=9, num_key_value_heads=3)
+    preflight.check_ranks(settings(model={"path": path}, tensor_parallel=3))
+    with pytest.raises(PreflightError, match=r"tensor_parallel is 2.* 9 attention heads.* 1, 3, 9 ranks"):
+        preflight.check_ranks(settings(model={"path": path}, tensor_parallel=2))
+
+
+def test_stored_shares_that_do_not_divide_the_kv_heads(tmp_path: Path):
+    path = model(tmp_path, num_attention_heads=8, num_key_value_heads=4)
+    store = {"url": tmp_path.as_uri(), "head_groups": 4}
+    preflight.check_ranks(settings(model={"path": path}, tensor_parallel=2, store=store))
+    with pytest.raises(PreflightError, match=r"store\.head_groups is 8 and tensor_parallel is 2"):
+        preflight.check_ranks(
+            settings(model={"path": path}, tensor_parallel=2, store={**store, "head_groups": 8})
+        )

@@ -24,7 +24,16 @@ from pydantic import Field
 from stratakv.actors.settings import ModelSettings, SchedulerSettings
 from stratakv.actors.worker.config import WorkerConfig
 from stratakv.cluster.heartbeat import HeartbeatMonitor, Verdict
-from stratakv.cluster.messages import Endpoint, Generate, Sampling, Step, Usage, pack_tokens
+from stratakv.cluster.messages import (
+    Endpoint,
+    Generate,
+    Ping,
+    Sampling,
+    Step,
+    Usage,
+    decode_to_gateway,
+    pack_tokens,
+)
 from stratakv.cluster.rendezvous import Rendezvous
 from stratakv.cluster.settings import HeartbeatSettings
 from stratakv.storage.settings import CacheSettings, SettingsModel
@@ -160,12 +169,23 @@ class Replica:
         id = self.send(prompt, max_tokens, salt)
         tokens: list[int] = []
         while True:
-            for delta in self.client.receive(Step).deltas:
+            for delta in self._next_step().deltas:
                 assert delta.id == id
                 assert delta.failure is None, delta.failure
                 tokens += delta.tokens
                 if delta.finish:
                     return Answer(tokens, delta.usage)
+
+    def _next_step(self) -> Step:
+        """What comes next of an answer; pings meanwhile, as a gateway does."""
+        until = time.monotonic() + DEADLINE
+        while time.monotonic() < until:
+            self.client.send(Ping())
+            if self.client.socket.poll(500) and isinstance(
+                step := decode_to_gateway(self.client.socket.recv()), Step
+            ):
+                return step
+        raise TimeoutError(f"no answer within {DEADLINE:g} s; failures: {self.failures}")
 
     def hurt(self, rank: int, how: signal.Signals) -> None:
         os.kill(self.processes[rank].pid, how)
