@@ -6,7 +6,6 @@ history is therefore a prefix of it, found by bisection, and a cold history drai
 method keeps the invariants that `check` (tree_check.py) recomputes from nothing.
 """
 
-from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -15,6 +14,7 @@ from stratakv.storage.holds import Hold, HoldKind, TreeError
 from stratakv.storage.policies.eviction import EvictionPolicy, PageUse
 from stratakv.storage.queue import LeavingQueue
 from stratakv.storage.residence import Holdings, ResidenceLog
+from stratakv.storage.standing import Standing
 from stratakv.storage.tiers import Component, PageKey, Tier
 
 
@@ -58,10 +58,7 @@ class Tree:
         self._tick = 0
         self.columns.new_row(b"", NONE, 0)
         self.columns.guard[ROOT] = 1  # the root never leaves: this hold is never released
-        self.freeable = 0
-        """Device pages that can leave at once, leaf by leaf: unguarded, and saved to host with all below them."""
-        self.stuck = 0
-        """Device pages that are unguarded but not freeable: they, or pages below them, have no host copy yet."""
+        self._standing = Standing(self.columns, self._rank)
         self.holds = 0
         """Holds that are out."""
         self.on_leave: list[Callable[[int, Tier], None]] = []
@@ -69,12 +66,31 @@ class Tree:
         goes with it."""
         self.on_delete: list[Callable[[int], None]] = []
         """Told of each page that leaves the tree, while its row is still its own."""
-        self.clean_leaves = LeavingQueue(self._rank)
+
+    @property
+    def freeable(self) -> int:
+        """Device pages that can leave at once, leaf by leaf: unguarded, and saved to host with all below them."""
+        return self._standing.freeable
+
+    @property
+    def stuck(self) -> int:
+        """Device pages that are unguarded but not freeable: they, or pages below them, have no host copy yet."""
+        return self._standing.stuck
+
+    @property
+    def clean_leaves(self) -> LeavingQueue:
         """Device leaves that can leave the device now."""
-        self.unsaved_leaves = LeavingQueue(self._rank)
+        return self._standing.clean_leaves
+
+    @property
+    def unsaved_leaves(self) -> LeavingQueue:
         """Device leaves that must be copied to host (or be dropped) before they leave."""
-        self.host_leaves = LeavingQueue(self._rank)
+        return self._standing.unsaved_leaves
+
+    @property
+    def host_leaves(self) -> LeavingQueue:
         """Pages on host only, with nothing held below them."""
+        return self._standing.host_leaves
 
     def __len__(self) -> int:
         return len(self._index)
@@ -174,7 +190,7 @@ class Tree:
             self._namespaces[page] = namespace
         columns.held_children[parent] += 1
         self.touch(page)
-        self._settle(parent)
+        self._standing.settle(parent)
         self.place(page, tier, slot)
         return page
 
@@ -191,13 +207,13 @@ class Tree:
         if tier is Tier.DEVICE:
             self.log.note_device(self.columns.key[page], True)
             self.columns.device_children[parent] += 1
-            self._count(page, 1)
+            self._standing.count(page, 1)
             if self.has_host and self._host[page] == NONE:
-                self._bump(self.columns.unsaved, page, 1)
-            self._settle(parent)
+                self._standing.mark_unsaved(page, 1)
+            self._standing.settle(parent)
         elif self._device[page] != NONE:
-            self._bump(self.columns.unsaved, page, -1)
-        self._settle(page)
+            self._standing.mark_unsaved(page, -1)
+        self._standing.settle(page)
 
     def _takes_device_child(self, parent: int) -> bool:
         return parent == ROOT or self._device[parent] != NONE
@@ -223,7 +239,7 @@ class Tree:
         if last:
             self._delete(page)
         else:
-            self._settle(page)
+            self._standing.settle(page)
         return slot
 
     def _leave_host(self, page: int) -> None:
@@ -231,21 +247,21 @@ class Tree:
             raise TreeError(f"the host copy of page {page} left while it is being read")
         self._host[page] = NONE
         if self._device[page] != NONE:
-            self._bump(self.columns.unsaved, page, 1)
+            self._standing.mark_unsaved(page, 1)
 
     def _leave_device(self, page: int) -> None:
         columns = self.columns
         if columns.device_children[page] or columns.guard[page]:
             raise TreeError(f"page {page} left the device while it is held or has children there")
         if columns.unsaved[page]:
-            self._bump(columns.unsaved, page, -1)
-        self._count(page, -1)
+            self._standing.mark_unsaved(page, -1)
+        self._standing.count(page, -1)
         self._device[page] = NONE
         self.log.note_device(columns.key[page], False)
         parent = columns.parent[page]
         columns.device_children[parent] -= 1
         self._hand_stamp(page, parent)
-        self._settle(parent)
+        self._standing.settle(parent)
 
     def drop(self, page: int) -> Dropped | None:
         """Take `page` and all below it out of the tree, saved or not. None, and nothing changed, when any of it is
@@ -269,15 +285,14 @@ class Tree:
         for told in self.on_delete:
             told(page)
         self._hand_stamp(page, parent)
-        for queue in (self.clean_leaves, self.unsaved_leaves, self.host_leaves):
-            queue.set(page, False)
+        self._standing.settle(page)
         del self._index[columns.key[page]]
         self.log.note_held(columns.key[page], False)
         self._namespaces.pop(page, None)
         columns.unlink(page)
         columns.held_children[parent] -= 1
         columns.free_row(page)  # its slots are NONE by now
-        self._settle(parent)
+        self._standing.settle(parent)
 
     # -- use -------------------------------------------------------------------------------------------------
 
@@ -326,61 +341,17 @@ class Tree:
         """Lock `page`. DEVICE: neither it nor a page before it leaves the device (or the replica, if it is not on the
         device yet). HELD: it and those before it stay on this replica, and its host copy stays where it is."""
         if kind is HoldKind.DEVICE:
-            self._bump(self.columns.guard, page, 1)
+            self._standing.guard(page, 1)
         else:
             self.columns.keep[page] += 1
-            self._settle(page)
+            self._standing.settle(page)
         self.holds += 1
         return Hold(page, kind, self._unhold)
 
     def _unhold(self, page: int, kind: HoldKind) -> None:
         if kind is HoldKind.DEVICE:
-            self._bump(self.columns.guard, page, -1)
+            self._standing.guard(page, -1)
         else:
             self.columns.keep[page] -= 1
-            self._settle(page)
+            self._standing.settle(page)
         self.holds -= 1
-
-    # -- derived state ---------------------------------------------------------------------------------------
-
-    def _bump(self, column: "array[int]", page: int, by: int) -> None:
-        """Add `by` (1 or -1) to `column` at `page`, and at each ancestor whose child turned to or from zero."""
-        while True:
-            before = column[page]
-            crossing = before == 0 or before + by == 0
-            if crossing:
-                self._count(page, -1)
-            column[page] = before + by
-            if not crossing:
-                return
-            self._count(page, 1)
-            self._settle(page)
-            if page == ROOT:
-                return
-            page = self.columns.parent[page]
-
-    def _count(self, page: int, by: int) -> None:
-        """Count `page` in or out as what its columns make it now: freeable, stuck or neither."""
-        columns = self.columns
-        if self._device[page] == NONE or columns.guard[page]:
-            return
-        if columns.unsaved[page]:
-            self.stuck += by
-        else:
-            self.freeable += by
-
-    def _settle(self, page: int) -> None:
-        """Bring the queues up to date with what the columns say of `page`."""
-        if page == ROOT:
-            return
-        columns = self.columns
-        unguarded = not columns.guard[page]
-        on_device = self._device[page] != NONE
-        leaf = on_device and unguarded and not columns.device_children[page]
-        self.clean_leaves.set(page, leaf and not columns.unsaved[page])
-        self.unsaved_leaves.set(page, leaf and columns.unsaved[page] > 0)
-        self.host_leaves.set(
-            page,
-            unguarded and not on_device and self._host[page] != NONE
-            and not columns.held_children[page] and not columns.keep[page],
-        )  # fmt: skip
