@@ -5,6 +5,8 @@ columns cost about 210 bytes and no pause worth the name.
 """
 
 from array import array
+from collections.abc import Sequence
+from itertools import pairwise
 
 from stratakv.storage.tiers import Component, PageKey, Tier
 
@@ -63,28 +65,62 @@ class Columns:
 
     def new_row(self, key: PageKey, parent: int, depth: int) -> int:
         """A row with empty links, counts and slots. Mutates every column."""
-        if self._free:
-            row = self._free.pop()
-            self.key[row], self.parent[row], self.depth[row], self.last_use[row] = key, parent, depth, 0
-            for column in self._zeroed:
-                column[row] = 0
-            for column in self._unlinked:
-                column[row] = NONE
-            return row
-        self.key.append(key)
-        self.parent.append(parent)
-        self.depth.append(depth)
-        self.last_use.append(0)
-        for column in self._zeroed:
-            column.append(0)
-        for column in self._unlinked:
-            column.append(NONE)
-        return len(self.key) - 1
+        row = self._take_rows(1)[0]
+        self._begin(row, key, parent, depth)
+        return row
+
+    def new_rows(self, keys: Sequence[PageKey], parent: int, tick: int) -> list[int]:
+        """Rows for pages that follow `parent` one below the other, linked, with one hit each, used at the ticks after
+        `tick`. Slots and what the device counts are empty. Mutates every column."""
+        rows = self._take_rows(len(keys))
+        depth, above, hits, last_use = self.depth[parent], parent, self.hits, self.last_use
+        for row, key in zip(rows, keys, strict=True):
+            depth += 1
+            tick += 1
+            self._begin(row, key, above, depth)
+            hits[row] = 1
+            last_use[row] = tick
+            above = row
+        self.link(rows[0])
+        self.held_children[parent] += 1
+        for above, row in pairwise(rows):
+            self.first_child[above] = row
+            self.held_children[above] = 1
+        return rows
 
     def free_row(self, row: int) -> None:
-        """Give `row` back for reuse."""
-        self.key[row] = b""
-        self._free.append(row)
+        """Give `row` back for reuse. Its counts are zero, and it has no child and no slot."""
+        self.free_rows([row])
+
+    def free_rows(self, rows: Sequence[int]) -> None:
+        """Give `rows` back for reuse. Their counts are zero, and they have no children and no slots."""
+        for row in rows:
+            self.key[row] = b""
+        self._free += rows
+
+    def _take_rows(self, count: int) -> list[int]:
+        """Empty rows: those that were given back, most recently first, then new ones."""
+        fresh = count - len(self._free)
+        if fresh > 0:
+            end = len(self.key)
+            self.key += [b""] * fresh
+            for column in (self.parent, self.depth, self.last_use, *self._zeroed):
+                column.extend([0] * fresh)
+            for column in self._unlinked:
+                column.extend([NONE] * fresh)
+            self._free[:0] = range(end + fresh - 1, end - 1, -1)
+        kept = len(self._free) - count
+        rows = self._free[kept:]
+        del self._free[kept:]
+        rows.reverse()
+        return rows
+
+    def _begin(self, row: int, key: PageKey, parent: int, depth: int) -> None:
+        """What a row that was given back still says of its last page is wiped."""
+        self.key[row], self.parent[row], self.depth[row] = key, parent, depth
+        self.next_sibling[row] = self.previous_sibling[row] = NONE
+        self.hits[row] = self.stored[row] = self.priority[row] = 0
+        self.last_use[row] = 0
 
     def link(self, row: int) -> None:
         """Put `row` at the front of its parent's children."""

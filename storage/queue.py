@@ -49,6 +49,13 @@ class LeavingQueue:
                 return page
         return None
 
+    def precedes(self, rank: float, page: int) -> bool:
+        """Whether `page`, which is no member, would be the coldest with this rank. A member whose rank has risen
+        meanwhile counts with the old one: then the answer may be no where it should be yes."""
+        while self._heap and self._pushed.get(self._heap[0][1]) != self._heap[0][0]:
+            heapq.heappop(self._heap)
+        return not self._heap or (rank, page) < self._heap[0]
+
     def _push(self, page: int) -> None:
         rank = self._rank(page)
         self._pushed[page] = rank

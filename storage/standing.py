@@ -3,8 +3,7 @@
 Used by the tree alone. A page is a member of one queue at most; a page with children in its tier is in none.
 """
 
-from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from stratakv.storage.columns import NONE, ROOT, Columns
 from stratakv.storage.queue import LeavingQueue
@@ -56,20 +55,23 @@ class Standing:
 
     def mark_unsaved(self, page: int, by: int) -> None:
         """Add `by` (1 or -1) to what is unsaved at `page`, and at each ancestor whose child turned to or from saved."""
-        column: array[int] = self._columns.unsaved
+        columns, device, children = self._columns, self._device, self._columns.device_children
+        guards, unsaved, parent = columns.guard, columns.unsaved, columns.parent
+        turned = 0
         while True:
-            before = column[page]
-            crossing = before == 0 or before + by == 0
-            if crossing:
-                self.count(page, -1)
-            column[page] = before + by
-            if not crossing:
-                return
-            self.count(page, 1)
-            self.settle(page)
+            before = unsaved[page]
+            unsaved[page] = before + by
+            if before and before + by:
+                break
+            if not guards[page] and device[page] != NONE:
+                turned += by
             if page == ROOT:
-                return
-            page = self._columns.parent[page]
+                break
+            if not children[page]:
+                self.settle(page)
+            page = parent[page]
+        self.stuck += turned
+        self.freeable -= turned
 
     def count(self, page: int, by: int) -> None:
         """Count `page` in or out as what its columns make it now: freeable, stuck or neither."""
@@ -98,3 +100,50 @@ class Standing:
         if belongs is not None:
             belongs.set(page, True)
             self._queue_of[page] = belongs
+
+    def lone(self, page: int, tier: Tier) -> bool:
+        """Whether `page` may leave `tier` as soon as its children there have."""
+        columns = self._columns
+        if columns.guard[page]:
+            return False
+        if tier is Tier.DEVICE:
+            return self._device[page] != NONE and not columns.unsaved[page]
+        return self._device[page] == NONE and self._host[page] != NONE and not columns.keep[page]
+
+    def arrived(self, pages: Sequence[int], has_host: bool) -> None:
+        """`pages`, a stretch of one path, came to the device: none of them has another child there."""
+        columns, unsaved_below = self._columns, 0
+        guards, unsaved = columns.guard, columns.unsaved
+        for page in reversed(pages):
+            own = has_host and self._host[page] == NONE
+            unsaved[page] = own + unsaved_below
+            unsaved_below = 1 if unsaved[page] else 0
+            if not guards[page]:
+                if unsaved_below:
+                    self.stuck += 1
+                else:
+                    self.freeable += 1
+        above = columns.parent[pages[0]]
+        if unsaved_below:
+            self.mark_unsaved(above, 1)
+        self.settle(above)
+
+    def saved(self, pages: Sequence[int]) -> None:
+        """`pages`, device pages in the order of one path, have a host copy now."""
+        columns = self._columns
+        guards, unsaved, parent = columns.guard, columns.unsaved, columns.parent
+        waiting = NONE  # a page that has one unsaved child less, not taken off yet
+        for page in reversed(pages):
+            if waiting not in (NONE, page):
+                self.mark_unsaved(waiting, -1)
+            unsaved[page] -= 2 if waiting == page else 1
+            waiting = NONE
+            if not unsaved[page]:
+                waiting = parent[page]
+                if not guards[page]:
+                    self.stuck -= 1
+                    self.freeable += 1
+                if not columns.device_children[page]:
+                    self.settle(page)
+        if waiting != NONE:
+            self.mark_unsaved(waiting, -1)

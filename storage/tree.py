@@ -7,34 +7,14 @@ method keeps the invariants that `check` (tree_check.py) recomputes from nothing
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 from stratakv.storage.columns import NONE, ROOT, Columns
 from stratakv.storage.holds import Hold, HoldKind, TreeError
+from stratakv.storage.outcomes import Dropped, Left, Match
 from stratakv.storage.policies.eviction import EvictionPolicy, PageUse
-from stratakv.storage.queue import LeavingQueue
 from stratakv.storage.residence import Holdings, ResidenceLog
 from stratakv.storage.standing import Standing
 from stratakv.storage.tiers import Component, PageKey, Tier
-
-
-@dataclass(frozen=True, slots=True)
-class Match:
-    """How far a history is here. `device` and `held` count pages from the start (device <= held); `page` is the
-    deepest held page (ROOT when there is none)."""
-
-    device: int
-    held: int
-    page: int
-
-
-@dataclass(frozen=True, slots=True)
-class Dropped:
-    """What a dropped subtree gives back: slots per tier and the keys that are gone."""
-
-    device_slots: list[int]
-    host_slots: list[int]
-    keys: list[PageKey]
 
 
 class Tree:
@@ -54,11 +34,13 @@ class Tree:
         self.has_host = has_host
         self._index: dict[PageKey, int] = {}
         self._namespaces: dict[int, bytes] = {}
-        self._hand = ROOT
         self._tick = 0
         self.columns.new_row(b"", NONE, 0)
         self.columns.guard[ROOT] = 1  # the root never leaves: this hold is never released
         self._standing = Standing(self.columns, self._rank)
+        self.clean_leaves = self._standing.clean_leaves
+        self.unsaved_leaves = self._standing.unsaved_leaves
+        self.host_leaves = self._standing.host_leaves
         self.holds = 0
         """Holds that are out."""
         self.on_leave: list[Callable[[int, Tier], None]] = []
@@ -76,21 +58,6 @@ class Tree:
     def stuck(self) -> int:
         """Device pages that are unguarded but not freeable: they, or pages below them, have no host copy yet."""
         return self._standing.stuck
-
-    @property
-    def clean_leaves(self) -> LeavingQueue:
-        """Device leaves that can leave the device now."""
-        return self._standing.clean_leaves
-
-    @property
-    def unsaved_leaves(self) -> LeavingQueue:
-        """Device leaves that must be copied to host (or be dropped) before they leave."""
-        return self._standing.unsaved_leaves
-
-    @property
-    def host_leaves(self) -> LeavingQueue:
-        """Pages on host only, with nothing held below them."""
-        return self._standing.host_leaves
 
     def __len__(self) -> int:
         return len(self._index)
@@ -154,66 +121,63 @@ class Tree:
             leaf = self.columns.parent[leaf]
         return chain
 
-    def spare_copy(self) -> int | None:
-        """A page whose host copy may go: it is on the device too and guarded there, so losing the copy delays nobody.
-
-        Goes round the rows like a clock hand and looks at 1,024 of them at most; None when it found none.
-        """
-        columns = self.columns
-        for _ in range(min(len(columns.key), 1024)):
-            self._hand = (self._hand + 1) % len(columns.key)
-            page = self._hand
-            both = self._device[page] != NONE and self._host[page] != NONE
-            if both and columns.guard[page] and not columns.keep[page]:
-                return page
-        return None
-
     # -- residence -------------------------------------------------------------------------------------------
 
     def insert(self, parent: int, key: PageKey, tier: Tier, slot: int, namespace: bytes = b"") -> int:
-        """A new page below `parent`, resident in `tier` at `slot`, with one hit. Returns it.
+        """A new page below `parent`; see `insert_run`. Returns it."""
+        return self.insert_run(parent, [key], tier, [slot], namespace)[0]
+
+    def insert_run(
+        self, parent: int, keys: Sequence[PageKey], tier: Tier, slots: Sequence[int], namespace: bytes = b""
+    ) -> list[int]:
+        """New pages, the first below `parent` and each further one below the one before, resident in `tier` at `slots`,
+        with one hit each. Returns them.
 
         The tree remembers `namespace` (a digest) for first pages; later pages share that of their first.
-        TreeError when the key is known, or when a device page would lie below a parent that is not on the device.
+        TreeError when a key is known, or when a device page would lie below a parent that is not on the device.
         """
-        if key in self._index:
-            raise TreeError(f"page {key.hex()[:12]} is in the tree already")
+        known = next((key for key in keys if key in self._index), None)
+        if known is not None:
+            raise TreeError(f"page {known.hex()[:12]} is in the tree already")
         if tier is Tier.DEVICE and not self._takes_device_child(parent):
             raise TreeError("a page was put on the device below a parent that is not there")
-        columns = self.columns
-        page = columns.new_row(key, parent, columns.depth[parent] + 1)
-        columns.hits[page] = 1
-        columns.link(page)
-        self._index[key] = page
-        self.log.note_held(key, True)
+        pages = self.columns.new_rows(keys, parent, self._tick)
+        self._tick += len(pages)
+        self._index.update(zip(keys, pages, strict=True))
+        self.log.note_held_run(keys, True)
         if parent == ROOT and namespace:
-            self._namespaces[page] = namespace
-        columns.held_children[parent] += 1
-        self.touch(page)
+            self._namespaces[pages[0]] = namespace
         self._standing.settle(parent)
-        self.place(page, tier, slot)
-        return page
+        self.place_run(pages, tier, slots)
+        return pages
 
     def place(self, page: int, tier: Tier, slot: int) -> None:
-        """`page` is now resident in `tier` at `slot` as well. TreeError when it was, or when its parent is not on
-        the device."""
-        column = self._slots[tier]
-        parent = self.columns.parent[page]
-        if column[page] != NONE:
-            raise TreeError(f"page {page} is on the {tier} already")
-        if tier is Tier.DEVICE and not self._takes_device_child(parent):
-            raise TreeError("a page was put on the device below a parent that is not there")
-        column[page] = slot
+        """`page` is now resident in `tier` at `slot` as well; see `place_run`."""
+        self.place_run([page], tier, [slot])
+
+    def place_run(self, pages: Sequence[int], tier: Tier, slots: Sequence[int]) -> None:
+        """`pages`, in the order of one path, are now resident in `tier` at `slots` as well. On the device none of the
+        path may be left out between them. TreeError when one was there, or when its parent is not on the device."""
+        column, parent = self._slots[tier], self.columns.parent
+        for page, slot in zip(pages, slots, strict=True):
+            if column[page] != NONE:
+                raise TreeError(f"page {page} is on the {tier} already")
+            if tier is Tier.DEVICE and not self._takes_device_child(parent[page]):
+                raise TreeError("a page was put on the device below a parent that is not there")
+            column[page] = slot
         if tier is Tier.DEVICE:
-            self.log.note_device(self.columns.key[page], True)
-            self.columns.device_children[parent] += 1
-            self._standing.count(page, 1)
-            if self.has_host and self._host[page] == NONE:
-                self._standing.mark_unsaved(page, 1)
-            self._standing.settle(parent)
-        elif self._device[page] != NONE:
-            self._standing.mark_unsaved(page, -1)
-        self._standing.settle(page)
+            self._came_to_device(pages)
+        else:
+            self._standing.saved([page for page in pages if self._device[page] != NONE])
+        self._standing.settle(pages[-1])
+
+    def _came_to_device(self, pages: Sequence[int]) -> None:
+        columns = self.columns
+        keys, children, parent = columns.key, columns.device_children, columns.parent
+        for page in pages:
+            children[parent[page]] += 1
+        self.log.note_device_run([keys[page] for page in pages], True)
+        self._standing.arrived(pages, self.has_host)
 
     def _takes_device_child(self, parent: int) -> bool:
         return parent == ROOT or self._device[parent] != NONE
@@ -262,6 +226,75 @@ class Tree:
         columns.device_children[parent] -= 1
         self._hand_stamp(page, parent)
         self._standing.settle(parent)
+
+    def leave_run(self, tier: Tier, limit: int) -> Left:
+        """The coldest page that may leave `tier` does so, and after it the pages before it, at most `limit` in all, as
+        long as each is then the coldest in its turn: what as many calls of `leave` would do. Empty when none may."""
+        run = self._coldest_run(tier, limit)
+        if not run:
+            return Left([], [])
+        columns, column = self.columns, self._slots[tier]
+        last = (
+            tier is Tier.HOST or self._host[run[0]] == NONE
+        )  # or not: a page that may leave is saved, if any is
+        keys, top = [columns.key[page] for page in run], columns.parent[run[-1]]
+        slots = [column[page] for page in run]
+        for page in run:
+            column[page] = NONE
+        if tier is Tier.DEVICE:
+            for page in run[1:]:
+                columns.device_children[page] = 0
+            columns.device_children[top] -= 1
+            self._standing.freeable -= len(run)
+            self.log.note_device_run(keys, False)
+        for told in self.on_leave:
+            for page in run:
+                told(page, tier)
+        self._hand_stamp(run[-1], top)
+        if last:
+            self._delete_run(run, keys)
+        self._standing.settle(run[0])
+        self._standing.settle(top)
+        return Left(slots, keys if last else [])
+
+    def _coldest_run(self, tier: Tier, limit: int) -> list[int]:
+        """Which pages `leave_run` is about, the deepest first. Hands the stamp of each to the next."""
+        columns, queue = self.columns, self.clean_leaves if tier is Tier.DEVICE else self.host_leaves
+        children = columns.device_children if tier is Tier.DEVICE else columns.held_children
+        parent, last_use = columns.parent, columns.last_use
+        page = queue.coldest()
+        if page is None or not limit:
+            return []
+        queue.set(page, False)
+        run = [page]
+        while len(run) < limit:
+            above = parent[page]
+            if children[above] != 1 or not self._standing.lone(above, tier):
+                break
+            if last_use[page] > last_use[above]:
+                last_use[above] = last_use[page]
+            if not queue.precedes(self.rank(above, last_use[above]), above):
+                break
+            page = above
+            run.append(page)
+        return run
+
+    def _delete_run(self, run: Sequence[int], keys: Sequence[PageKey]) -> None:
+        """Take pages out of the tree, deepest first, each the only child of the next."""
+        columns = self.columns
+        for told in self.on_delete:
+            for page in run:
+                told(page)
+        for key in keys:
+            del self._index[key]
+        self.log.note_held_run(keys, False)
+        self._namespaces.pop(run[-1], None)
+        columns.unlink(run[-1])
+        columns.held_children[columns.parent[run[-1]]] -= 1
+        for page in run[1:]:
+            columns.held_children[page] = 0
+            columns.first_child[page] = NONE
+        columns.free_rows(run)
 
     def drop(self, page: int) -> Dropped | None:
         """Take `page` and all below it out of the tree, saved or not. None, and nothing changed, when any of it is
