@@ -62,24 +62,24 @@ class Columns:
         slot_columns = [column for tiers in self.slots.values() for column in tiers.values()]
         self._unlinked = (self.first_child, self.next_sibling, self.previous_sibling, *slot_columns)
         self._free: list[int] = []
-
-    def new_row(self, key: PageKey, parent: int, depth: int) -> int:
-        """A row with empty links, counts and slots. Mutates every column."""
-        row = self._take_rows(1)[0]
-        self._begin(row, key, parent, depth)
-        return row
+        self._take_rows(1)  # the root
+        self.parent[ROOT] = NONE
 
     def new_rows(self, keys: Sequence[PageKey], parent: int, tick: int) -> list[int]:
         """Rows for pages that follow `parent` one below the other, linked, with one hit each, used at the ticks after
         `tick`. Slots and what the device counts are empty. Mutates every column."""
         rows = self._take_rows(len(keys))
-        depth, above, hits, last_use = self.depth[parent], parent, self.hits, self.last_use
+        # The rest of a row that was given back is as empty as it was at first.
+        key_of, above_of, depth_of, last_use = self.key, self.parent, self.depth, self.last_use
+        hits, stored, priority, following = self.hits, self.stored, self.priority, self.next_sibling
+        preceding, depth, above = self.previous_sibling, self.depth[parent], parent
         for row, key in zip(rows, keys, strict=True):
             depth += 1
             tick += 1
-            self._begin(row, key, above, depth)
+            key_of[row], above_of[row], depth_of[row], last_use[row] = key, above, depth, tick
             hits[row] = 1
-            last_use[row] = tick
+            stored[row] = priority[row] = 0
+            following[row] = preceding[row] = NONE
             above = row
         self.link(rows[0])
         self.held_children[parent] += 1
@@ -114,13 +114,6 @@ class Columns:
         del self._free[kept:]
         rows.reverse()
         return rows
-
-    def _begin(self, row: int, key: PageKey, parent: int, depth: int) -> None:
-        """What a row that was given back still says of its last page is wiped."""
-        self.key[row], self.parent[row], self.depth[row] = key, parent, depth
-        self.next_sibling[row] = self.previous_sibling[row] = NONE
-        self.hits[row] = self.stored[row] = self.priority[row] = 0
-        self.last_use[row] = 0
 
     def link(self, row: int) -> None:
         """Put `row` at the front of its parent's children."""

@@ -49,12 +49,11 @@ class LeavingQueue:
                 return page
         return None
 
-    def precedes(self, rank: float, page: int) -> bool:
-        """Whether `page`, which is no member, would be the coldest with this rank. A member whose rank has risen
-        meanwhile counts with the old one: then the answer may be no where it should be yes."""
+    def lowest(self) -> tuple[float, int] | None:
+        """The first in line with its rank, which may have risen meanwhile; None when there is none."""
         while self._heap and self._pushed.get(self._heap[0][1]) != self._heap[0][0]:
             heapq.heappop(self._heap)
-        return not self._heap or (rank, page) < self._heap[0]
+        return self._heap[0] if self._heap else None
 
     def _push(self, page: int) -> None:
         rank = self._rank(page)

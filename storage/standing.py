@@ -101,15 +101,6 @@ class Standing:
             belongs.set(page, True)
             self._queue_of[page] = belongs
 
-    def lone(self, page: int, tier: Tier) -> bool:
-        """Whether `page` may leave `tier` as soon as its children there have."""
-        columns = self._columns
-        if columns.guard[page]:
-            return False
-        if tier is Tier.DEVICE:
-            return self._device[page] != NONE and not columns.unsaved[page]
-        return self._device[page] == NONE and self._host[page] != NONE and not columns.keep[page]
-
     def arrived(self, pages: Sequence[int], has_host: bool) -> None:
         """`pages`, a stretch of one path, came to the device: none of them has another child there."""
         columns, unsaved_below = self._columns, 0

@@ -7,6 +7,7 @@ method keeps the invariants that `check` (tree_check.py) recomputes from nothing
 """
 
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 
 from stratakv.storage.columns import NONE, ROOT, Columns
 from stratakv.storage.holds import Hold, HoldKind, TreeError
@@ -35,7 +36,6 @@ class Tree:
         self._index: dict[PageKey, int] = {}
         self._namespaces: dict[int, bytes] = {}
         self._tick = 0
-        self.columns.new_row(b"", NONE, 0)
         self.columns.guard[ROOT] = 1  # the root never leaves: this hold is never released
         self._standing = Standing(self.columns, self._rank)
         self.clean_leaves = self._standing.clean_leaves
@@ -159,11 +159,13 @@ class Tree:
         """`pages`, in the order of one path, are now resident in `tier` at `slots` as well. On the device none of the
         path may be left out between them. TreeError when one was there, or when its parent is not on the device."""
         column, parent = self._slots[tier], self.columns.parent
+        if not {NONE}.issuperset(map(column.__getitem__, pages)):
+            raise TreeError(f"one of the pages {pages[0]} to {pages[-1]} is on the {tier} already")
+        if tier is Tier.DEVICE and not (
+            self._takes_device_child(parent[pages[0]]) and all(parent[b] == a for a, b in pairwise(pages))
+        ):
+            raise TreeError("a page was put on the device below a parent that is not there")
         for page, slot in zip(pages, slots, strict=True):
-            if column[page] != NONE:
-                raise TreeError(f"page {page} is on the {tier} already")
-            if tier is Tier.DEVICE and not self._takes_device_child(parent[page]):
-                raise TreeError("a page was put on the device below a parent that is not there")
             column[page] = slot
         if tier is Tier.DEVICE:
             self._came_to_device(pages)
@@ -259,21 +261,26 @@ class Tree:
 
     def _coldest_run(self, tier: Tier, limit: int) -> list[int]:
         """Which pages `leave_run` is about, the deepest first. Hands the stamp of each to the next."""
-        columns, queue = self.columns, self.clean_leaves if tier is Tier.DEVICE else self.host_leaves
-        children = columns.device_children if tier is Tier.DEVICE else columns.held_children
-        parent, last_use = columns.parent, columns.last_use
+        columns = self.columns
+        if tier is Tier.DEVICE:
+            queue, children, blocked = self.clean_leaves, columns.device_children, columns.unsaved
+        else:
+            queue, children, blocked = self.host_leaves, columns.held_children, columns.keep
+        parent, guard, last_use, here = columns.parent, columns.guard, columns.last_use, self._slots[tier]
         page = queue.coldest()
         if page is None or not limit:
             return []
         queue.set(page, False)
-        run = [page]
+        run, next_to_leave = [page], queue.lowest()
         while len(run) < limit:
             above = parent[page]
-            if children[above] != 1 or not self._standing.lone(above, tier):
+            if children[above] != 1 or guard[above] or blocked[above] or here[above] == NONE:
+                break
+            if tier is Tier.HOST and self._device[above] != NONE:
                 break
             if last_use[page] > last_use[above]:
                 last_use[above] = last_use[page]
-            if not queue.precedes(self.rank(above, last_use[above]), above):
+            if next_to_leave is not None and (self._rank(above), above) >= next_to_leave:
                 break
             page = above
             run.append(page)
@@ -360,7 +367,10 @@ class Tree:
             self.columns.last_use[parent] = self.columns.last_use[page]
 
     def _rank(self, page: int) -> float:
-        return self.rank(page, self.columns.last_use[page])
+        columns = self.columns
+        return self._eviction.rank(
+            PageUse(columns.last_use[page], columns.hits[page], columns.depth[page], columns.priority[page])
+        )
 
     def rank(self, page: int, last_use: int) -> float:
         """What the eviction policy says of `page`, if it was last used at tick `last_use`: the lowest leaves first."""
