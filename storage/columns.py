@@ -5,6 +5,8 @@ columns cost about 210 bytes and no pause worth the name.
 """
 
 from array import array
+from collections.abc import Sequence
+from itertools import pairwise
 
 from stratakv.storage.tiers import Component, PageKey, Tier
 
@@ -60,31 +62,58 @@ class Columns:
         slot_columns = [column for tiers in self.slots.values() for column in tiers.values()]
         self._unlinked = (self.first_child, self.next_sibling, self.previous_sibling, *slot_columns)
         self._free: list[int] = []
+        self._take_rows(1)  # the root
+        self.parent[ROOT] = NONE
 
-    def new_row(self, key: PageKey, parent: int, depth: int) -> int:
-        """A row with empty links, counts and slots. Mutates every column."""
-        if self._free:
-            row = self._free.pop()
-            self.key[row], self.parent[row], self.depth[row], self.last_use[row] = key, parent, depth, 0
-            for column in self._zeroed:
-                column[row] = 0
-            for column in self._unlinked:
-                column[row] = NONE
-            return row
-        self.key.append(key)
-        self.parent.append(parent)
-        self.depth.append(depth)
-        self.last_use.append(0)
-        for column in self._zeroed:
-            column.append(0)
-        for column in self._unlinked:
-            column.append(NONE)
-        return len(self.key) - 1
+    def new_rows(self, keys: Sequence[PageKey], parent: int, tick: int) -> list[int]:
+        """Rows for pages that follow `parent` one below the other, linked, with one hit each, used at the ticks after
+        `tick`. Slots and what the device counts are empty. Mutates every column."""
+        rows = self._take_rows(len(keys))
+        # The rest of a row that was given back is as empty as it was at first.
+        key_of, above_of, depth_of, last_use = self.key, self.parent, self.depth, self.last_use
+        hits, stored, priority, following = self.hits, self.stored, self.priority, self.next_sibling
+        preceding, depth, above = self.previous_sibling, self.depth[parent], parent
+        for row, key in zip(rows, keys, strict=True):
+            depth += 1
+            tick += 1
+            key_of[row], above_of[row], depth_of[row], last_use[row] = key, above, depth, tick
+            hits[row] = 1
+            stored[row] = priority[row] = 0
+            following[row] = preceding[row] = NONE
+            above = row
+        self.link(rows[0])
+        self.held_children[parent] += 1
+        for above, row in pairwise(rows):
+            self.first_child[above] = row
+            self.held_children[above] = 1
+        return rows
 
     def free_row(self, row: int) -> None:
-        """Give `row` back for reuse."""
-        self.key[row] = b""
-        self._free.append(row)
+        """Give `row` back for reuse. Its counts are zero, and it has no child and no slot."""
+        self.free_rows([row])
+
+    def free_rows(self, rows: Sequence[int]) -> None:
+        """Give `rows` back for reuse. Their counts are zero, and they have no children and no slots."""
+        for row in rows:
+            self.key[row] = b""
+        self._free += rows
+
+    def _take_rows(self, count: int) -> list[int]:
+        """Empty rows: those that were given back, most recently first, then new ones."""
+        fresh = count - len(self._free)
+        if fresh > 0:
+            end = len(self.key)
+            self.key += [b""] * fresh
+            for column in (self.parent, self.depth, self.last_use, *self._zeroed):
+                column.extend([0] * fresh)
+            for column in self._unlinked:
+                column.extend([NONE] * fresh)
+            self._free[:0] = range(end + fresh - 1, end - 1, -1)
+        kept = len(self._free) - count
+        rows = self._free[kept:]
+        del self._free[kept:]
+        rows.reverse()
+        return rows
 
     def link(self, row: int) -> None:
         """Put `row` at the front of its parent's children."""

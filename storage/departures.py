@@ -14,8 +14,9 @@ class Departures:
 
     def note(self, key: PageKey, reason: Miss) -> None:
         """The page `key` has left because of `reason`. Forgets the oldest when full."""
+        if key in self._reasons:
+            self._reasons.move_to_end(key)
         self._reasons[key] = reason
-        self._reasons.move_to_end(key)
         if len(self._reasons) > self._capacity:
             self._reasons.popitem(last=False)
 

@@ -127,7 +127,7 @@ class Hierarchy:
     def misses(self, keys: Sequence[PageKey], found: Boundary) -> tuple[Miss, ...]:
         """Why each page of `keys` after the boundary `found` is not served from here."""
         unusable = [found.reason or Miss.NEVER_SEEN] * (found.full - found.held)
-        return (*unusable, *(self.room.departures.reason(key) for key in keys[found.full :]))
+        return (*unusable, *map(self.room.departures.reason, keys[found.full :]))
 
     def admit(self, keys: Sequence[PageKey], pages: int, asked: Asked) -> Admission | None:
         """Give a request of `pages` pages its place: what is held of `keys` plus fresh slots for the rest, or
@@ -148,7 +148,7 @@ class Hierarchy:
         self._stamp(path)
         side = self.sides.open(path)
         self.pages.load(to_load)
-        slots = [self.pages.device_slot(page) for page in path]
+        slots = self.pages.device_slots(path)
         slots += self.room.take_device(fresh, Owner.REQUEST)
         marks = self._marks(len(keys), found)
         counted = max(asked.counted, len(path))
@@ -245,22 +245,19 @@ class Hierarchy:
     def _enter(self, lease: Lease) -> None:
         """Move the full pages of `lease` into the tree, up to the first whose parent is still on its way to the
         device."""
-        to_save, entered = [], 0
-        sides: list[int] = []
-        while entered < len(lease.full) and not self.pages.arriving(lease.tip):
-            lease.tip = self._enter_page(lease, lease.full[entered])
-            entered += 1
-            if self._write.wants_backup(self.tree.columns.hits[lease.tip]):
-                to_save.append(lease.tip)
-            marked = lease.committed in lease.marks
-            sides += self.sides.entered(lease.side, lease.committed, lease.tip, marked)
-        del lease.full[:entered]
+        first, pages = lease.committed, list[int]()
+        while lease.full and not self.pages.arriving(lease.tip):
+            pages += self._enter_pages(lease)
         if lease.full:
             self._held_up.append(lease)
-        if entered:
+        if pages:
             hold = self.tree.hold(lease.tip, HoldKind.DEVICE)
             lease.hold.release()
             lease.hold = hold
+            to_save = [page for page in pages if self._write.wants_backup(self.tree.columns.hits[page])]
+            sides: list[int] = []
+            for count, page in enumerate(pages, first + 1) if self.sides.all else ():
+                sides += self.sides.entered(lease.side, count, page, count in lease.marks)
             self.tree.touch(lease.tip)
             self.sides.back_up([page for page in dict.fromkeys(sides) if page in set(to_save)])
             self.pages.back_up(to_save)
@@ -270,21 +267,27 @@ class Hierarchy:
         """Save what is new on pages that have a host copy themselves; on the others it goes when they go."""
         self.sides.back_up([page for page in dict.fromkeys(fresh) if self.pages.saved(page)])
 
-    def _enter_page(self, lease: Lease, key: PageKey) -> int:
-        index = lease.committed
-        own = lease.slots[index]
-        lease.committed += 1
-        page = self.tree.find(key)
+    def _enter_pages(self, lease: Lease) -> list[int]:
+        """The next full page of `lease` enters the tree, and if that is new there, so are all the others. Returns what
+        entered."""
+        index, page = lease.committed, self.tree.find(lease.full[0])
         if page is None:
-            page = self.tree.insert(lease.tip, key, Tier.DEVICE, own, lease.namespace)
-            self.tree.columns.priority[page] = lease.priority
-            self.room.device.move([own], Owner.REQUEST, Owner.TREE)
+            keys, lease.full = lease.full, []
+            own = lease.slots[index : index + len(keys)]
+            pages = self.tree.insert_run(lease.tip, keys, Tier.DEVICE, own, lease.namespace)
+            for page in pages if lease.priority else ():
+                self.tree.columns.priority[page] = lease.priority
+            self.room.device.move(own, Owner.REQUEST, Owner.TREE)
         else:
             if index >= lease.counted:
                 self.tree.hit(page)
             self._join(lease, index, page)
-        lease.counted = max(lease.counted, index + 1)
-        return page
+            del lease.full[0]
+            pages = [page]
+        lease.committed += len(pages)
+        lease.counted = max(lease.counted, lease.committed)
+        lease.tip = pages[-1]
+        return pages
 
     def _join(self, lease: Lease, index: int, page: int) -> None:
         """The page is in the tree already: use its device slot, or give it ours if only the host has it."""

@@ -36,7 +36,7 @@ class Area(StrEnum):
     WRITE = "write"
 
 
-class PageStamp(msgspec.Struct, frozen=True, array_like=True):
+class PageStamp(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """What the header of a host block says of its page: its key, its parent's key (empty at the root), its depth in
     pages (the first page of a history has depth 1), and the digest of its namespace (empty for none)."""
 

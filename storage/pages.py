@@ -4,9 +4,10 @@ A page in flight is joined by later requests and never copied twice; it is resid
 its copy is agreed.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
+from stratakv.storage.columns import NONE
 from stratakv.storage.copies import Copies, Operation
 from stratakv.storage.holds import HoldKind
 from stratakv.storage.moves import Direction
@@ -44,6 +45,11 @@ class Pages:
         """Whether `page` has a host copy, or will have when the backup in flight has ended."""
         return page in self._saving or self._tree.slot(page, Tier.HOST) is not None
 
+    def device_slots(self, pages: Sequence[int]) -> list[int]:
+        """Where all these pages are, or will be, on the device."""
+        column, arriving = self._tree.columns.slots[Component.FULL][Tier.DEVICE], self._arriving
+        return [arriving[page] if page in arriving else column[page] for page in pages]
+
     def device_slot(self, page: int) -> int:
         """Where `page` is on the device, or will be when the load in flight has ended."""
         return self._arriving[page] if page in self._arriving else self._slot(page, Tier.DEVICE)
@@ -61,7 +67,8 @@ class Pages:
 
     def back_up(self, pages: list[int]) -> None:
         """Order pages of one path, first ones first, to host as far as there is room. Saved ones are passed over."""
-        unsaved = [page for page in pages if not self.saved(page)]
+        column, saving = self._tree.columns.slots[Component.FULL][Tier.HOST], self._saving
+        unsaved = [page for page in pages if column[page] == NONE and page not in saving]
         targets = self._room.take_host(len(unsaved))
         self._order_backup(unsaved[: len(targets)], targets)
 
@@ -83,15 +90,14 @@ class Pages:
         self._copies.order(operation, sources, targets, stamps(self._tree, pages))
 
     def _end_load(self, pages: list[int], targets: list[int]) -> None:
-        for page, slot in zip(pages, targets, strict=True):
-            self._tree.place(page, Tier.DEVICE, slot)
+        self._tree.place_run(pages, Tier.DEVICE, targets)
+        for page in pages:
             del self._arriving[page]
         self._room.device.move(targets, Owner.FLIGHT, Owner.TREE)
         self.loaded += len(pages)
 
     def _end_backup(self, pages: list[int], targets: list[int]) -> None:
-        for page, slot in zip(pages, targets, strict=True):
-            self._tree.place(page, Tier.HOST, slot)
+        self._tree.place_run(pages, Tier.HOST, targets)
         self._saving.difference_update(pages)
         self._room.host.move(targets, Owner.FLIGHT, Owner.TREE)
         self.backed_up += len(pages)

@@ -121,15 +121,14 @@ class SlotPool:
             )
 
     def _owned(self, slots: Iterable[int], source: Owner) -> list[int]:
-        checked = list(slots)
-        for slot in checked:
-            if not 0 <= slot < self.capacity:
-                raise SlotError(
-                    f"pool {self._name}: there is no slot {slot}; slots are 0 to {self.capacity - 1}"
-                )
-            if self._owners[slot] != source:
-                holder = Owner(self._owners[slot]).name
-                raise SlotError(f"pool {self._name}: slot {slot} belongs to {holder}, not to {source.name}")
+        checked, owners, capacity = list(slots), self._owners, self.capacity
+        if checked and (min(checked) < 0 or max(checked) >= capacity):
+            wrong = next(slot for slot in checked if not 0 <= slot < capacity)
+            raise SlotError(f"pool {self._name}: there is no slot {wrong}; slots are 0 to {capacity - 1}")
+        if not {source}.issuperset(map(owners.__getitem__, checked)):
+            wrong = next(slot for slot in checked if owners[slot] != source)
+            holder = Owner(owners[wrong]).name
+            raise SlotError(f"pool {self._name}: slot {wrong} belongs to {holder}, not to {source.name}")
         if len(set(checked)) != len(checked):
             twice = next(slot for slot in checked if checked.count(slot) > 1)
             raise SlotError(f"pool {self._name}: slot {twice} is named twice")

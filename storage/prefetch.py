@@ -7,6 +7,7 @@ on all ranks enter the tree, and everything else is given back.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import takewhile
 from typing import NamedTuple
 
 from stratakv.storage.holds import Hold, HoldKind
@@ -172,9 +173,7 @@ class Prefetches:
         self._executor.submit(Read(prefetch.slot, tuple(parts)))
 
     def _end(self, prefetch: Prefetch) -> None:
-        parent = prefetch.anchor.page
-        for key, slot in zip(prefetch.keys, prefetch.targets[: prefetch.landed], strict=False):
-            parent = self._commit(parent, key, slot, prefetch.stretch.namespace)
+        self._commit(prefetch)
         before = 0
         for component, targets in prefetch.side_targets.items():
             here = targets[: max(0, prefetch.done - before)]
@@ -196,17 +195,23 @@ class Prefetches:
             done = max(0, done - len(targets))
         self._room.host.give(prefetch.targets[done:], Owner.FLIGHT)
 
-    def _commit(self, parent: int, key: PageKey, slot: int, namespace: bytes) -> int:
-        """The page is in host memory now, unless it got here on another way meanwhile. Returns it."""
-        page = self._tree.find(key)
-        if page is None:
-            page = self._tree.insert(parent, key, Tier.HOST, slot, namespace)
-            self._room.host.move([slot], Owner.FLIGHT, Owner.TREE)
-        else:
-            # It was computed meanwhile, and whether it has a host copy is for its own backup to say.
-            self._room.host.give([slot], Owner.FLIGHT)
-        self._tree.columns.stored[page] = 1
-        return page
+    def _commit(self, prefetch: Prefetch) -> None:
+        """The pages that landed are in host memory now, unless they got here on another way meanwhile: those are the
+        first of them, since what is held of a history is a prefix of it."""
+        tree, stored, parent = self._tree, self._tree.columns.stored, prefetch.anchor.page
+        keys, slots = prefetch.keys[: prefetch.landed], prefetch.targets[: prefetch.landed]
+        known = list(takewhile(lambda page: page is not None, map(tree.find, keys)))
+        for page in known:
+            assert page is not None
+            stored[page], parent = 1, page
+        # They were computed meanwhile, and whether they have a host copy is for their own backup to say.
+        self._room.host.give(slots[: len(known)], Owner.FLIGHT)
+        if keys[len(known) :]:
+            fresh = slots[len(known) :]
+            pages = tree.insert_run(parent, keys[len(known) :], Tier.HOST, fresh, prefetch.stretch.namespace)
+            self._room.host.move(fresh, Owner.FLIGHT, Owner.TREE)
+            for page in pages:
+                stored[page] = 1
 
     def _commit_side(self, side: Side, keys: Sequence[PageKey], slots: Sequence[int]) -> None:
         """These sides are in host memory now. One whose page did not come, or that is here already, is let go."""

@@ -49,6 +49,12 @@ class LeavingQueue:
                 return page
         return None
 
+    def lowest(self) -> tuple[float, int] | None:
+        """The first in line with its rank, which may have risen meanwhile; None when there is none."""
+        while self._heap and self._pushed.get(self._heap[0][1]) != self._heap[0][0]:
+            heapq.heappop(self._heap)
+        return self._heap[0] if self._heap else None
+
     def _push(self, page: int) -> None:
         rank = self._rank(page)
         self._pushed[page] = rank

@@ -58,9 +58,21 @@ class ResidenceLog:
         """The page came to this replica, in whichever tier, or left it for good."""
         _note(self._held, key, present)
 
+    def note_device_run(self, keys: Sequence[PageKey], present: bool) -> None:
+        """Several pages came to the device or left it."""
+        _note_run(self._device, keys, present)
+
+    def note_held_run(self, keys: Sequence[PageKey], present: bool) -> None:
+        """Several pages came to this replica or left it for good."""
+        _note_run(self._held, keys, present)
+
     def note_side(self, component: Component, key: PageKey, present: bool) -> None:
         """The side of a page came to this replica, in whichever tier, or left it for good."""
         _note(self._sides.setdefault(component, {}), key, present)
+
+    def clear(self) -> None:
+        """Start anew without a look at the changes: nobody listens."""
+        self._device, self._held, self._sides = {}, {}, {}
 
     def drain(self) -> Changes:
         """What is left of the changes, and start anew. Call it between two operations of the tree, where both sets
@@ -84,9 +96,14 @@ _NONE = Changes()
 
 
 def _which(changes: dict[PageKey, bool], present: bool) -> tuple[PageKey, ...]:
-    return tuple(key for key, here in changes.items() if here is present)
+    return tuple([key for key, here in changes.items() if here is present])
 
 
 def _note(changes: dict[PageKey, bool], key: PageKey, present: bool) -> None:
-    if changes.setdefault(key, present) is not present:
-        del changes[key]  # it is back where it was at the last drain
+    _note_run(changes, (key,), present)
+
+
+def _note_run(changes: dict[PageKey, bool], keys: Sequence[PageKey], present: bool) -> None:
+    for key in keys:
+        if changes.setdefault(key, present) is not present:
+            del changes[key]  # it is back where it was at the last drain

@@ -2,9 +2,10 @@
 its reason."""
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from stratakv.storage.columns import ROOT
 from stratakv.storage.departures import Departures
 from stratakv.storage.pools import Owner, SlotPool
 from stratakv.storage.side import Side
@@ -34,6 +35,7 @@ class Room:
         self._tree = tree
         self._shared: Side | None = None
         self._pages_each = 0
+        self._hand = ROOT
 
     def share(self, side: Side, pages_each: int) -> None:
         """From now on `side` lies in the device slots of pages, `pages_each` of them for one, and what is coldest of
@@ -50,7 +52,7 @@ class Room:
     def take_device(self, count: int, owner: Owner) -> list[int]:
         """`count` device slots for `owner`, evicting saved pages as needed. The caller has checked `on_device`."""
         while self.device.free < count:
-            if not self._demote_coldest():
+            if not self._demote_coldest(count - self.device.free):
                 raise RuntimeError("the device pool was promised room that is not there")
         taken = self.device.take(count, owner)
         assert taken is not None
@@ -61,18 +63,17 @@ class Room:
         Room stays as it is. False when nothing is hidden or nothing can go."""
         return self._tree.stuck > 0 and self._demote_coldest()
 
-    def _demote_coldest(self) -> bool:
-        page = self._tree.clean_leaves.coldest()
-        if self._shared is not None and self._side_is_colder(self._shared, page):
-            return self._shared.evict(Tier.DEVICE)
-        if page is None:
-            return False
-        key, saved = self._tree.columns.key[page], self._tree.slot(page, Tier.HOST) is not None
-        self.device.give([self._tree.leave(page, Tier.DEVICE)], Owner.TREE)
-        self.counts.device += 1
-        if not saved:
-            self._note_lost([key], Miss.EVICTED)
-        return True
+    def _demote_coldest(self, limit: int = 1) -> bool:
+        """Let the coldest clean leaf go, and what is coldest before it, at most `limit` pages. False when none can."""
+        if self._shared is not None:
+            if self._side_is_colder(self._shared, self._tree.clean_leaves.coldest()):
+                return self._shared.evict(Tier.DEVICE)
+            limit = 1  # after each page the sides are asked anew
+        left = self._tree.leave_run(Tier.DEVICE, limit)
+        self.device.give(left.slots, Owner.TREE)
+        self.counts.device += len(left.slots)
+        self._note_lost(left.lost, Miss.EVICTED)
+        return bool(left.slots)
 
     def _side_is_colder(self, side: Side, page: int | None) -> bool:
         """Whether the coldest of `side` should go before `page`, the coldest clean leaf."""
@@ -85,21 +86,39 @@ class Room:
     def take_host(self, count: int) -> list[int]:
         """Up to `count` host slots for copies in flight, evicting cold host-only pages as needed."""
         while self.host.free < count:
-            page = self._tree.host_leaves.coldest()
-            if page is None:
+            left = self._tree.leave_run(Tier.HOST, count - self.host.free)
+            if not left.slots:
                 break
-            key = self._tree.columns.key[page]
-            self._leave_host(page)
-            self._note_lost([key], Miss.EVICTED)
+            self.host.give(left.slots, Owner.TREE)
+            self.counts.host += len(left.slots)
+            self._note_lost(left.lost, Miss.EVICTED)
         return self.host.take(min(count, self.host.free), Owner.FLIGHT) or []
 
     def thin_copies(self, count: int) -> None:
         """Let host copies of pages that are busy on the device go until `count` host slots can be had, as far as
         possible."""
         short = count - self.host.free - len(self._tree.host_leaves)
-        while short > 0 and (page := self._tree.spare_copy()) is not None:
-            self._leave_host(page)
+        while short > 0 and (page := self._spare_copy()) is not None:
+            self.host.give([self._tree.leave(page, Tier.HOST)], Owner.TREE)
+            self.counts.host += 1
             short -= 1
+
+    def _spare_copy(self) -> int | None:
+        """A page whose host copy may go: it is on the device too and guarded there, so losing the copy delays nobody.
+
+        Goes round the rows like a clock hand and looks at 1,024 of them at most; None when it found none.
+        """
+        tree, columns = self._tree, self._tree.columns
+        for _ in range(min(len(columns.key), 1024)):
+            self._hand = (self._hand + 1) % len(columns.key)
+            page = self._hand
+            if (
+                columns.guard[page]
+                and not columns.keep[page]
+                and all(tree.slot(page, tier) is not None for tier in (Tier.DEVICE, Tier.HOST))
+            ):
+                return page
+        return None
 
     def reclaim(self, count: int) -> bool:
         """The last resort for `count` device slots: drop cold pages that have no host copy. False when even that
@@ -122,11 +141,7 @@ class Room:
             self._note_lost(dropped.keys, Miss.NO_HOST_ROOM)
         return True
 
-    def _leave_host(self, page: int) -> None:
-        self.host.give([self._tree.leave(page, Tier.HOST)], Owner.TREE)
-        self.counts.host += 1
-
-    def _note_lost(self, keys: Iterable[PageKey], reason: Miss) -> None:
+    def _note_lost(self, keys: Sequence[PageKey], reason: Miss) -> None:
         for key in keys:
             self.departures.note(key, reason)
-            self.counts.lost[reason] += 1
+        self.counts.lost[reason] += len(keys)

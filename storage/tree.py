@@ -6,35 +6,16 @@ history is therefore a prefix of it, found by bisection, and a cold history drai
 method keeps the invariants that `check` (tree_check.py) recomputes from nothing.
 """
 
-from array import array
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from itertools import pairwise
 
 from stratakv.storage.columns import NONE, ROOT, Columns
 from stratakv.storage.holds import Hold, HoldKind, TreeError
+from stratakv.storage.outcomes import Dropped, Left, Match
 from stratakv.storage.policies.eviction import EvictionPolicy, PageUse
-from stratakv.storage.queue import LeavingQueue
 from stratakv.storage.residence import Holdings, ResidenceLog
+from stratakv.storage.standing import Standing
 from stratakv.storage.tiers import Component, PageKey, Tier
-
-
-@dataclass(frozen=True, slots=True)
-class Match:
-    """How far a history is here. `device` and `held` count pages from the start (device <= held); `page` is the
-    deepest held page (ROOT when there is none)."""
-
-    device: int
-    held: int
-    page: int
-
-
-@dataclass(frozen=True, slots=True)
-class Dropped:
-    """What a dropped subtree gives back: slots per tier and the keys that are gone."""
-
-    device_slots: list[int]
-    host_slots: list[int]
-    keys: list[PageKey]
 
 
 class Tree:
@@ -54,14 +35,12 @@ class Tree:
         self.has_host = has_host
         self._index: dict[PageKey, int] = {}
         self._namespaces: dict[int, bytes] = {}
-        self._hand = ROOT
         self._tick = 0
-        self.columns.new_row(b"", NONE, 0)
         self.columns.guard[ROOT] = 1  # the root never leaves: this hold is never released
-        self.freeable = 0
-        """Device pages that can leave at once, leaf by leaf: unguarded, and saved to host with all below them."""
-        self.stuck = 0
-        """Device pages that are unguarded but not freeable: they, or pages below them, have no host copy yet."""
+        self._standing = Standing(self.columns, self._rank)
+        self.clean_leaves = self._standing.clean_leaves
+        self.unsaved_leaves = self._standing.unsaved_leaves
+        self.host_leaves = self._standing.host_leaves
         self.holds = 0
         """Holds that are out."""
         self.on_leave: list[Callable[[int, Tier], None]] = []
@@ -69,12 +48,16 @@ class Tree:
         goes with it."""
         self.on_delete: list[Callable[[int], None]] = []
         """Told of each page that leaves the tree, while its row is still its own."""
-        self.clean_leaves = LeavingQueue(self._rank)
-        """Device leaves that can leave the device now."""
-        self.unsaved_leaves = LeavingQueue(self._rank)
-        """Device leaves that must be copied to host (or be dropped) before they leave."""
-        self.host_leaves = LeavingQueue(self._rank)
-        """Pages on host only, with nothing held below them."""
+
+    @property
+    def freeable(self) -> int:
+        """Device pages that can leave at once, leaf by leaf: unguarded, and saved to host with all below them."""
+        return self._standing.freeable
+
+    @property
+    def stuck(self) -> int:
+        """Device pages that are unguarded but not freeable: they, or pages below them, have no host copy yet."""
+        return self._standing.stuck
 
     def __len__(self) -> int:
         return len(self._index)
@@ -138,66 +121,65 @@ class Tree:
             leaf = self.columns.parent[leaf]
         return chain
 
-    def spare_copy(self) -> int | None:
-        """A page whose host copy may go: it is on the device too and guarded there, so losing the copy delays nobody.
-
-        Goes round the rows like a clock hand and looks at 1,024 of them at most; None when it found none.
-        """
-        columns = self.columns
-        for _ in range(min(len(columns.key), 1024)):
-            self._hand = (self._hand + 1) % len(columns.key)
-            page = self._hand
-            both = self._device[page] != NONE and self._host[page] != NONE
-            if both and columns.guard[page] and not columns.keep[page]:
-                return page
-        return None
-
     # -- residence -------------------------------------------------------------------------------------------
 
     def insert(self, parent: int, key: PageKey, tier: Tier, slot: int, namespace: bytes = b"") -> int:
-        """A new page below `parent`, resident in `tier` at `slot`, with one hit. Returns it.
+        """A new page below `parent`; see `insert_run`. Returns it."""
+        return self.insert_run(parent, [key], tier, [slot], namespace)[0]
+
+    def insert_run(
+        self, parent: int, keys: Sequence[PageKey], tier: Tier, slots: Sequence[int], namespace: bytes = b""
+    ) -> list[int]:
+        """New pages, the first below `parent` and each further one below the one before, resident in `tier` at `slots`,
+        with one hit each. Returns them.
 
         The tree remembers `namespace` (a digest) for first pages; later pages share that of their first.
-        TreeError when the key is known, or when a device page would lie below a parent that is not on the device.
+        TreeError when a key is known, or when a device page would lie below a parent that is not on the device.
         """
-        if key in self._index:
-            raise TreeError(f"page {key.hex()[:12]} is in the tree already")
+        known = next((key for key in keys if key in self._index), None)
+        if known is not None:
+            raise TreeError(f"page {known.hex()[:12]} is in the tree already")
         if tier is Tier.DEVICE and not self._takes_device_child(parent):
             raise TreeError("a page was put on the device below a parent that is not there")
-        columns = self.columns
-        page = columns.new_row(key, parent, columns.depth[parent] + 1)
-        columns.hits[page] = 1
-        columns.link(page)
-        self._index[key] = page
-        self.log.note_held(key, True)
+        pages = self.columns.new_rows(keys, parent, self._tick)
+        self._tick += len(pages)
+        self._index.update(zip(keys, pages, strict=True))
+        self.log.note_held_run(keys, True)
         if parent == ROOT and namespace:
-            self._namespaces[page] = namespace
-        columns.held_children[parent] += 1
-        self.touch(page)
-        self._settle(parent)
-        self.place(page, tier, slot)
-        return page
+            self._namespaces[pages[0]] = namespace
+        self._standing.settle(parent)
+        self.place_run(pages, tier, slots)
+        return pages
 
     def place(self, page: int, tier: Tier, slot: int) -> None:
-        """`page` is now resident in `tier` at `slot` as well. TreeError when it was, or when its parent is not on
-        the device."""
-        column = self._slots[tier]
-        parent = self.columns.parent[page]
-        if column[page] != NONE:
-            raise TreeError(f"page {page} is on the {tier} already")
-        if tier is Tier.DEVICE and not self._takes_device_child(parent):
+        """`page` is now resident in `tier` at `slot` as well; see `place_run`."""
+        self.place_run([page], tier, [slot])
+
+    def place_run(self, pages: Sequence[int], tier: Tier, slots: Sequence[int]) -> None:
+        """`pages`, in the order of one path, are now resident in `tier` at `slots` as well. On the device none of the
+        path may be left out between them. TreeError when one was there, or when its parent is not on the device."""
+        column, parent = self._slots[tier], self.columns.parent
+        if not {NONE}.issuperset(map(column.__getitem__, pages)):
+            raise TreeError(f"one of the pages {pages[0]} to {pages[-1]} is on the {tier} already")
+        if tier is Tier.DEVICE and not (
+            self._takes_device_child(parent[pages[0]]) and all(parent[b] == a for a, b in pairwise(pages))
+        ):
             raise TreeError("a page was put on the device below a parent that is not there")
-        column[page] = slot
+        for page, slot in zip(pages, slots, strict=True):
+            column[page] = slot
         if tier is Tier.DEVICE:
-            self.log.note_device(self.columns.key[page], True)
-            self.columns.device_children[parent] += 1
-            self._count(page, 1)
-            if self.has_host and self._host[page] == NONE:
-                self._bump(self.columns.unsaved, page, 1)
-            self._settle(parent)
-        elif self._device[page] != NONE:
-            self._bump(self.columns.unsaved, page, -1)
-        self._settle(page)
+            self._came_to_device(pages)
+        else:
+            self._standing.saved([page for page in pages if self._device[page] != NONE])
+        self._standing.settle(pages[-1])
+
+    def _came_to_device(self, pages: Sequence[int]) -> None:
+        columns = self.columns
+        keys, children, parent = columns.key, columns.device_children, columns.parent
+        for page in pages:
+            children[parent[page]] += 1
+        self.log.note_device_run([keys[page] for page in pages], True)
+        self._standing.arrived(pages, self.has_host)
 
     def _takes_device_child(self, parent: int) -> bool:
         return parent == ROOT or self._device[parent] != NONE
@@ -223,7 +205,7 @@ class Tree:
         if last:
             self._delete(page)
         else:
-            self._settle(page)
+            self._standing.settle(page)
         return slot
 
     def _leave_host(self, page: int) -> None:
@@ -231,21 +213,95 @@ class Tree:
             raise TreeError(f"the host copy of page {page} left while it is being read")
         self._host[page] = NONE
         if self._device[page] != NONE:
-            self._bump(self.columns.unsaved, page, 1)
+            self._standing.mark_unsaved(page, 1)
 
     def _leave_device(self, page: int) -> None:
         columns = self.columns
         if columns.device_children[page] or columns.guard[page]:
             raise TreeError(f"page {page} left the device while it is held or has children there")
         if columns.unsaved[page]:
-            self._bump(columns.unsaved, page, -1)
-        self._count(page, -1)
+            self._standing.mark_unsaved(page, -1)
+        self._standing.count(page, -1)
         self._device[page] = NONE
         self.log.note_device(columns.key[page], False)
         parent = columns.parent[page]
         columns.device_children[parent] -= 1
         self._hand_stamp(page, parent)
-        self._settle(parent)
+        self._standing.settle(parent)
+
+    def leave_run(self, tier: Tier, limit: int) -> Left:
+        """The coldest page that may leave `tier` does so, and after it the pages before it, at most `limit` in all, as
+        long as each is then the coldest in its turn: what as many calls of `leave` would do. Empty when none may."""
+        run = self._coldest_run(tier, limit)
+        if not run:
+            return Left([], [])
+        columns, column = self.columns, self._slots[tier]
+        last = (
+            tier is Tier.HOST or self._host[run[0]] == NONE
+        )  # or not: a page that may leave is saved, if any is
+        keys, top = [columns.key[page] for page in run], columns.parent[run[-1]]
+        slots = [column[page] for page in run]
+        for page in run:
+            column[page] = NONE
+        if tier is Tier.DEVICE:
+            for page in run[1:]:
+                columns.device_children[page] = 0
+            columns.device_children[top] -= 1
+            self._standing.freeable -= len(run)
+            self.log.note_device_run(keys, False)
+        for told in self.on_leave:
+            for page in run:
+                told(page, tier)
+        self._hand_stamp(run[-1], top)
+        if last:
+            self._delete_run(run, keys)
+        self._standing.settle(run[0])
+        self._standing.settle(top)
+        return Left(slots, keys if last else [])
+
+    def _coldest_run(self, tier: Tier, limit: int) -> list[int]:
+        """Which pages `leave_run` is about, the deepest first. Hands the stamp of each to the next."""
+        columns = self.columns
+        if tier is Tier.DEVICE:
+            queue, children, blocked = self.clean_leaves, columns.device_children, columns.unsaved
+        else:
+            queue, children, blocked = self.host_leaves, columns.held_children, columns.keep
+        parent, guard, last_use, here = columns.parent, columns.guard, columns.last_use, self._slots[tier]
+        page = queue.coldest()
+        if page is None or not limit:
+            return []
+        queue.set(page, False)
+        run, next_to_leave = [page], queue.lowest()
+        while len(run) < limit:
+            above = parent[page]
+            if children[above] != 1 or guard[above] or blocked[above] or here[above] == NONE:
+                break
+            if tier is Tier.HOST and self._device[above] != NONE:
+                break
+            if last_use[page] > last_use[above]:
+                last_use[above] = last_use[page]
+            if next_to_leave is not None and (self._rank(above), above) >= next_to_leave:
+                break
+            page = above
+            run.append(page)
+        return run
+
+    def _delete_run(self, run: Sequence[int], keys: Sequence[PageKey]) -> None:
+        """Take pages out of the tree, deepest first, each the only child of the next."""
+        columns = self.columns
+        for told in self.on_delete:
+            for page in run:
+                told(page)
+        for key in keys:
+            del self._index[key]
+        self.log.note_held_run(keys, False)
+        self._namespaces.pop(run[-1], None)
+        columns.unlink(run[-1])
+        columns.held_children[columns.parent[run[-1]]] -= 1
+        for page in run[1:]:
+            columns.held_children[page] = 0
+            columns.first_child[page] = NONE
+        columns.free_rows(run)
 
     def drop(self, page: int) -> Dropped | None:
         """Take `page` and all below it out of the tree, saved or not. None, and nothing changed, when any of it is
@@ -269,15 +325,14 @@ class Tree:
         for told in self.on_delete:
             told(page)
         self._hand_stamp(page, parent)
-        for queue in (self.clean_leaves, self.unsaved_leaves, self.host_leaves):
-            queue.set(page, False)
+        self._standing.settle(page)
         del self._index[columns.key[page]]
         self.log.note_held(columns.key[page], False)
         self._namespaces.pop(page, None)
         columns.unlink(page)
         columns.held_children[parent] -= 1
         columns.free_row(page)  # its slots are NONE by now
-        self._settle(parent)
+        self._standing.settle(parent)
 
     # -- use -------------------------------------------------------------------------------------------------
 
@@ -312,7 +367,10 @@ class Tree:
             self.columns.last_use[parent] = self.columns.last_use[page]
 
     def _rank(self, page: int) -> float:
-        return self.rank(page, self.columns.last_use[page])
+        columns = self.columns
+        return self._eviction.rank(
+            PageUse(columns.last_use[page], columns.hits[page], columns.depth[page], columns.priority[page])
+        )
 
     def rank(self, page: int, last_use: int) -> float:
         """What the eviction policy says of `page`, if it was last used at tick `last_use`: the lowest leaves first."""
@@ -326,61 +384,17 @@ class Tree:
         """Lock `page`. DEVICE: neither it nor a page before it leaves the device (or the replica, if it is not on the
         device yet). HELD: it and those before it stay on this replica, and its host copy stays where it is."""
         if kind is HoldKind.DEVICE:
-            self._bump(self.columns.guard, page, 1)
+            self._standing.guard(page, 1)
         else:
             self.columns.keep[page] += 1
-            self._settle(page)
+            self._standing.settle(page)
         self.holds += 1
         return Hold(page, kind, self._unhold)
 
     def _unhold(self, page: int, kind: HoldKind) -> None:
         if kind is HoldKind.DEVICE:
-            self._bump(self.columns.guard, page, -1)
+            self._standing.guard(page, -1)
         else:
             self.columns.keep[page] -= 1
-            self._settle(page)
+            self._standing.settle(page)
         self.holds -= 1
-
-    # -- derived state ---------------------------------------------------------------------------------------
-
-    def _bump(self, column: "array[int]", page: int, by: int) -> None:
-        """Add `by` (1 or -1) to `column` at `page`, and at each ancestor whose child turned to or from zero."""
-        while True:
-            before = column[page]
-            crossing = before == 0 or before + by == 0
-            if crossing:
-                self._count(page, -1)
-            column[page] = before + by
-            if not crossing:
-                return
-            self._count(page, 1)
-            self._settle(page)
-            if page == ROOT:
-                return
-            page = self.columns.parent[page]
-
-    def _count(self, page: int, by: int) -> None:
-        """Count `page` in or out as what its columns make it now: freeable, stuck or neither."""
-        columns = self.columns
-        if self._device[page] == NONE or columns.guard[page]:
-            return
-        if columns.unsaved[page]:
-            self.stuck += by
-        else:
-            self.freeable += by
-
-    def _settle(self, page: int) -> None:
-        """Bring the queues up to date with what the columns say of `page`."""
-        if page == ROOT:
-            return
-        columns = self.columns
-        unguarded = not columns.guard[page]
-        on_device = self._device[page] != NONE
-        leaf = on_device and unguarded and not columns.device_children[page]
-        self.clean_leaves.set(page, leaf and not columns.unsaved[page])
-        self.unsaved_leaves.set(page, leaf and columns.unsaved[page] > 0)
-        self.host_leaves.set(
-            page,
-            unguarded and not on_device and self._host[page] != NONE
-            and not columns.held_children[page] and not columns.keep[page],
-        )  # fmt: skip

@@ -20,7 +20,7 @@ def run_alone(requests: Iterable[ReplayRequest], settings: ReplicaSettings, adva
     replica, tally = Replica(settings, Shelf(None)), Tally(1)
     for request in requests:
         tally.add(request, replica.serve(request), 0)
-        replica.hierarchy.tree.log.drain()  # nobody listens
+        replica.hierarchy.tree.log.clear()  # nobody listens
         advance()
     return tally.report(perf_counter() - started)
 
