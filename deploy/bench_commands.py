@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from stratakv.actors.worker.config import StartError
 from stratakv.deploy import model_fetch, records
 from stratakv.deploy.bench_spawn import PoolTooSmall, Spawn, Tiers, pools_for
 from stratakv.deploy.bench_workload import Workload
@@ -132,11 +133,12 @@ def _told() -> Generator[None]:
     from stratakv.deploy.bench_drive import DoesNotFit
     from stratakv.deploy.bench_multiturn import RequestsFailed
     from stratakv.deploy.bench_plot import NoPlot
+    from stratakv.deploy.bench_report import Broken
     from stratakv.deploy.demo_client import ClientError
 
     users: tuple[type[Exception], ...] = (
-        PreflightError, SettingsError, UnknownShape, PoolTooSmall, DoesNotFit, model_fetch.FetchError, NoPlot,
-        records.RecordError,
+        PreflightError, SettingsError, UnknownShape, PoolTooSmall, DoesNotFit, StartError, NoPlot,
+        model_fetch.FetchError, records.RecordError,
     )  # fmt: skip
     try:
         yield
@@ -144,7 +146,7 @@ def _told() -> Generator[None]:
         raise CommandError(str(error), _USER) from None
     except LaunchError as error:
         raise CommandError(str(error), error.exit_code) from None
-    except (DownError, ClientError, RequestsFailed) as error:
+    except (DownError, ClientError, RequestsFailed, Broken) as error:
         raise CommandError(str(error), 1) from None
     except KeyboardInterrupt:
         raise CommandError("interrupted; nothing that the bench started is left", _INTERRUPTED) from None

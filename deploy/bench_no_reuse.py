@@ -28,7 +28,9 @@ from stratakv.actors.worker.config import WorkerConfig
 from stratakv.actors.worker.worker import Worker
 from stratakv.cluster.curve import new_key_pair
 from stratakv.cluster.messages import Generate, Sampling, Usage, pack_tokens
+from stratakv.cluster.rendezvous import Nobody
 from stratakv.deploy.bench_multiturn import progress_bar
+from stratakv.deploy.bench_report import Broken
 from stratakv.deploy.bench_spawn import store_folder
 from stratakv.deploy.demo_settings import layer_shapes
 from stratakv.storage.layout import BlockLayout
@@ -42,10 +44,6 @@ _POOL_BLOCKS = 2
 """Blocks of requests that the device pool holds: few, so that it evicts all the time, as a busy server does."""
 _HOST_RATIO = 2
 _STORE_BLOCKS = 8
-
-
-class Broken(Exception):
-    """The bench did not measure what it says; tells what it found."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,7 +208,8 @@ async def _side(model: Path, shape: Shape, store: Path | None) -> AsyncGenerator
     keys = new_key_pair()
     config = _config(model, shape, store, keys.public)
     worker = Worker(config)
-    endpoint = await asyncio.to_thread(worker.start)
+    endpoint = await asyncio.to_thread(worker.start, Nobody())
+    assert endpoint is not None  # rank 0 has one
     context = zmq.asyncio.Context()
     link = HeadLink(endpoint, keys, config.wire, config.heartbeat, context)
     link.start()

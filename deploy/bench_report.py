@@ -17,6 +17,10 @@ from stratakv.deploy.bench_workload import Workload
 TIERS = ("device", "host", "store")
 
 
+class Broken(Exception):
+    """A bench did not measure what it says; tells what it found."""
+
+
 @dataclass(frozen=True, slots=True)
 class Figures:
     """One configuration's run. Seconds and tokens; `throughput` is the effective input throughput: prompt tokens,

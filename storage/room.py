@@ -94,6 +94,13 @@ class Room:
             self._note_lost(left.lost, Miss.EVICTED)
         return self.host.take(min(count, self.host.free), Owner.FLIGHT) or []
 
+    def fetch_host(self, count: int) -> list[int]:
+        """Up to `count` host slots for a prefetch. When host memory holds little but copies of what is on the device,
+        the coldest pages leave the device first, since they are wanted less than what is fetched."""
+        while self.host.free + len(self._tree.host_leaves) < count and self._demote_coldest(count):
+            pass
+        return self.take_host(count)
+
     def thin_copies(self, count: int) -> None:
         """Let host copies of pages that are busy on the device go until `count` host slots can be had, as far as
         possible."""

@@ -15,6 +15,7 @@ from stratakv.storage.layout import (
     DeviceMemoryTooSmall,
     Group,
     HostMemoryTooSmall,
+    MemoryTooSmall,
     device_slots_for,
     host_slots_for,
 )
@@ -146,7 +147,7 @@ def make_budget(
     device = TierSlots(
         full=device_slots_for(int(memory * (1 - sliding_share - apart)), page, max_running + 1),
         sliding=_window_slots(int(memory * sliding_share), cache, shapes, itemsize, chunk_pages),
-        recurrent=int(memory * apart) // state_bytes if apart else 0,
+        recurrent=_checkpoint_slots(int(memory * apart), state_bytes, DeviceMemoryTooSmall) if apart else 0,
     )
     host = TierSlots(
         full=_host_slots(
@@ -155,6 +156,11 @@ def make_budget(
         sliding=_side_slots(int(cache.host_memory * sliding_share), layouts.get(Component.SLIDING, ())),
         recurrent=_side_slots(int(cache.host_memory * recurrent_share), layouts.get(Component.RECURRENT, ())),
     )
+    if host.full and ((shapes.sliding and not host.sliding) or (shapes.states and not host.recurrent)):
+        raise HostMemoryTooSmall(
+            f"cache.host_memory is {format_size(cache.host_memory)}: the shares of cache.sliding_share and "
+            "cache.recurrent_share do not hold one page or checkpoint; raise it, or the shares"
+        )
     return Budget(
         device, host, states, -(-state_bytes // page_bytes) if cache.unified else 0, chunk_pages, page_bytes,
         layouts, shapes.window, cache,
@@ -220,6 +226,16 @@ def _window_slots(
             "raise either, or lower scheduler.token_budget"
         )
     return memory // page
+
+
+def _checkpoint_slots(memory: int, each: int, error: type[MemoryTooSmall]) -> int:
+    """Checkpoints that fit. Without two of them hardly a history could be taken up again."""
+    if memory // each < 2:
+        raise error(
+            f"{error.setting} and cache.recurrent_share give checkpoints {format_size(memory)}, where two of "
+            f"{format_size(each)} must fit; raise either, or set cache.unified"
+        )
+    return memory // each
 
 
 def _host_slots(memory: int, layouts: Sequence[BlockLayout]) -> int:

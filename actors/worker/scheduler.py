@@ -80,7 +80,6 @@ class Scheduler:
 
     def schedule(self) -> list[Work]:
         """The work of the next step, at most `token_budget` tokens. Admits, retracts and takes pages as needed."""
-        self._hierarchy.run_ahead(2 * (len(self.running) + self._settings.token_budget // self._page_size))
         batch = [work for request in self._decoding() if (work := self._work(request, 1)) is not None]
         budget = self._settings.token_budget - len(batch)
         for request in self.running:
@@ -91,6 +90,8 @@ class Scheduler:
             if (work := self._work(admitted, budget)) is not None:
                 batch.append(work)
                 budget -= work.tokens
+        # Last, so that it takes no room from those who are admitted now: what it saves is free in later steps.
+        self._hierarchy.run_ahead(2 * (len(self.running) + self._settings.token_budget // self._page_size))
         return batch
 
     def _work(self, request: Request, budget: int) -> Work | None:

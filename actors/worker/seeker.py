@@ -123,7 +123,10 @@ class StoreSeeker:
         if prefetch is None:
             self._let_go(search, held, wanted.promised, Miss.NO_STORE_ROOM)
             return
-        self._await(search, prefetch, wanted.promised)
+        fitting = wanted.promised - (len(stretch.chain[stretch.first : stretch.end]) - len(prefetch.keys))
+        beyond = range(fitting, wanted.promised)
+        request.shortfall.update(dict.fromkeys(beyond, Miss.NO_STORE_ROOM))
+        self._await(search, prefetch, fitting)
 
     def update(self) -> None:
         """Let go the requests whose wait has ended. Call once a step, after the hierarchy has absorbed."""
@@ -209,7 +212,7 @@ class StoreSeeker:
         return search.given_up is not None and now - search.given_up > _GRACE * self._settings.deadline
 
     def _let_go(self, search: _Search, first: int, end: int, reason: Miss) -> None:
-        search.request.shortfall = dict.fromkeys(range(first, end), reason)
+        search.request.shortfall.update(dict.fromkeys(range(first, end), reason))
         del self._searches[search.request.id]
 
 

@@ -286,3 +286,16 @@ def test_a_faulty_store_changes_no_token(data: st.DataObject) -> None:
         assert usage and usage.device + usage.host + usage.store + usage.computed == len(tokens)
         assert sum(usage.misses.values()) == usage.computed
         assert idle(client) == []
+
+
+def test_what_comes_from_the_store_finds_room_in_a_host_tier_that_mirrors_the_device() -> None:
+    """Six growing conversations in turn, over pools that hold two of them: all that was said comes back."""
+    client = Client(device=36, host=36, token_budget=512, max_running=8, store=shared_store())
+    histories: list[list[int]] = [[] for _ in range(6)]
+    for turn in range(4):
+        for number, history in enumerate(histories):
+            tokens = history + prompt(10 * turn + number, 20)
+            usage = client.ask(f"{turn}.{number}", tokens).usage
+            assert usage and usage.computed == len(tokens) - (len(history) - 1) // 4 * 4 if turn else 20
+            histories[number] = tokens + client.output(f"{turn}.{number}")
+    assert idle(client) == []
