@@ -1,5 +1,5 @@
-"""Models with windows of attention and with recurrent state on a real cluster: a conversation is not computed twice, not
-even when its worker has died, and `explain` says where it is."""
+"""Models with windows of attention and with recurrent state on a real cluster: a conversation is not computed twice,
+not even when its worker has died, and `explain` says where it is."""
 
 import os
 import signal
