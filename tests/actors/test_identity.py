@@ -17,8 +17,10 @@ from uncached import Uncached
 
 from stratakv.actors.settings import ModelSettings
 from stratakv.actors.worker.model import Model
+from stratakv.cluster.settings import HeartbeatSettings
 from stratakv.storage.policies.prefetch import PREFETCH_POLICIES
 from stratakv.storage.policies.write import WRITE_POLICIES
+from stratakv.storage.stores.settings import StoreSettings
 
 SPLIT = ("llama", "qwen3", "qwen3_moe")
 """Families that can be split over ranks."""
@@ -71,20 +73,58 @@ def check(folder: Path, cell: Cell, tmp_path: Path) -> None:
 
 
 def run_split(directory: Path, cell: Cell, uncached: Uncached, tmp_path: Path) -> str:
-    """A cell on several ranks, in processes of their own: tokens alone can be compared. The batch is one request at a
-    time, and the device holds one history at most, so that every hit has been through the cell's tiers."""
-    page = int(str(cell["page"]))
-    sizes = {
-        "page_size": page, "write_policy": cell["write"], "host_memory": 2**24,
-        "device_memory": 2**21 if cell["source"] == "host" else 2**23,
+    """A cell on several ranks, in processes of their own, whose tokens alone can be compared. The device holds two
+    histories, unless it is to serve this one; for the store a second generation comes and asks."""
+    page, mode, source = int(str(cell["page"])), cell["mode"], cell["source"]
+    store = StoreSettings(
+        url=(tmp_path / "store").as_uri(), prefetch_threshold=page, prefetch_policy=str(cell["prefetch"])
+    )
+    options = {
+        "store": store,
+        "cache": {
+            "page_size": page, "write_policy": cell["write"], "host_memory": 2**24,
+            "device_memory": memory_of(directory, page, 6 * HISTORY if source == "device" else 2 * HISTORY),
+        },
+        "heartbeat": HeartbeatSettings(interval=0.5, timeout=60),
+        "scheduler": {"token_budget": 23 if mode == "chunked" else 64, "max_running": 4},
     }  # fmt: skip
-    with Replica(directory, int(str(cell["ranks"])), tmp_path, cache=sizes) as replica:
-        for seed in (1, 1, 2, 3, 4, 1):
-            answer = replica.ask(prompt(seed, HISTORY), OUTPUT)
-            uncached.check(prompt(seed, HISTORY), answer.tokens)
+    history, others = prompt(1, HISTORY), [prompt(50 + n, 50) for n in range(3)]
+    with Replica(directory, int(str(cell["ranks"])), tmp_path, **options) as replica:
+        for seed in (1, 1) if source == "device" else (1, 1, 2, 3, 4):
+            uncached.check(prompt(seed, HISTORY), replica.ask(prompt(seed, HISTORY), OUTPUT).tokens)
+        if source != "store":
+            return finish(replica, cell, uncached, history, others)
         replica.check()
         replica.stop()
-    return f"{answer.usage}"
+    with Replica(directory, int(str(cell["ranks"])), tmp_path, generation=2, **options) as replica:
+        return finish(replica, cell, uncached, history, others)
+
+
+def memory_of(directory: Path, page: int, tokens: int) -> int:
+    """Bytes of a rank's share of so many tokens, and some: by the whole model's shapes, halved."""
+    model = load(directory.parent, directory.name)
+    per_token = sum(shape.elements_per_token() for shape in model.shapes.full) * 4 // 2
+    return per_token * page * (-(-tokens // page) + 2)
+
+
+def finish(
+    replica: Replica, cell: Cell, uncached: Uncached, history: list[int], others: list[list[int]]
+) -> str:
+    """The history comes back, alone or in a batch, and says what it says uncached."""
+    prompts = [history] if cell["mode"] == "chunked" else [history, *others]
+    count = 60 if cell["mode"] == "retracted" else OUTPUT
+    answers = replica.ask_all(prompts, count)
+    for tokens, answer in zip(prompts, answers, strict=True):
+        uncached.check(tokens, answer.tokens)
+    replica.check()
+    replica.stop()
+    usage = answers[0].usage
+    parts = {"device": usage.device, "host": usage.host, "store": usage.store}
+    source = str(cell["source"])
+    if source == "store" and not usage.store and usage.misses.get("cut by policy"):
+        return "computed (cut by policy)"
+    assert parts[source] > 0, usage
+    return source
 
 
 @pytest.mark.parametrize("cell", QUICK, ids=name)

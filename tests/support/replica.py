@@ -187,6 +187,18 @@ class Replica:
                 return step
         raise TimeoutError(f"no answer within {DEADLINE:g} s; failures: {self.failures}")
 
+    def ask_all(self, prompts: list[list[int]], max_tokens: int = 8) -> list[Answer]:
+        """Several requests at once, to their ends."""
+        tokens: dict[str, list[int]] = {self.send(prompt, max_tokens): [] for prompt in prompts}
+        answers: dict[str, Answer] = {}
+        while len(answers) < len(prompts):
+            for delta in self.client.receive(Step).deltas:
+                assert delta.failure is None, delta.failure
+                tokens[delta.id] += delta.tokens
+                if delta.finish:
+                    answers[delta.id] = Answer(tokens[delta.id], delta.usage)
+        return [answers[id] for id in tokens]
+
     def hurt(self, rank: int, how: signal.Signals) -> None:
         os.kill(self.processes[rank].pid, how)
 
@@ -338,7 +350,7 @@ def _run_rank(config: WorkerConfig, faults: Faults, pipe: Connection) -> None:
     module.gather, module.open_store = watched_gather, faulty_store
     worker = module.Worker(config)
     meeting = _PipeMeeting(tell)
-    ready = threading.Event()
+    ready, stopping = threading.Event(), threading.Event()
 
     def start() -> None:
         try:
@@ -350,7 +362,7 @@ def _run_rank(config: WorkerConfig, faults: Faults, pipe: Connection) -> None:
         ready.set()
 
     def beat() -> None:
-        while True:
+        while not stopping.is_set():
             try:
                 tell("beat", worker.heartbeat())
             except RuntimeError as error:
@@ -376,5 +388,6 @@ def _run_rank(config: WorkerConfig, faults: Faults, pipe: Connection) -> None:
         elif kind == "check":
             check()
         elif kind == "stop":
+            stopping.set()
             worker.stop()
             return
