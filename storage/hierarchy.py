@@ -127,7 +127,7 @@ class Hierarchy:
     def misses(self, keys: Sequence[PageKey], found: Boundary) -> tuple[Miss, ...]:
         """Why each page of `keys` after the boundary `found` is not served from here."""
         unusable = [found.reason or Miss.NEVER_SEEN] * (found.full - found.held)
-        return (*unusable, *map(self.room.departures.reason, keys[found.full :]))
+        return (*unusable, *self.room.departures.reasons(keys[found.full :]))
 
     def admit(self, keys: Sequence[PageKey], pages: int, asked: Asked) -> Admission | None:
         """Give a request of `pages` pages its place: what is held of `keys` plus fresh slots for the rest, or
