@@ -9,7 +9,7 @@ from typing import Annotated, NoReturn
 import typer
 from pydantic import ValidationError
 
-from stratakv.cluster.replay.multiturn import MultiturnSettings, Order, multiturn
+from stratakv.cluster.replay.multiturn import MultiturnSettings, Order
 from stratakv.cluster.replay.replica import ReplayError
 from stratakv.cluster.replay.run import run_fleet
 from stratakv.cluster.replay.settings import FleetSettings, PaceSettings, ReplicaSettings

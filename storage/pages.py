@@ -67,6 +67,8 @@ class Pages:
 
     def back_up(self, pages: list[int]) -> None:
         """Order pages of one path, first ones first, to host as far as there is room. Saved ones are passed over."""
+        if not self._room.host.capacity:
+            return
         column, saving = self._tree.columns.slots[Component.FULL][Tier.HOST], self._saving
         unsaved = [page for page in pages if column[page] == NONE and page not in saving]
         targets = self._room.take_host(len(unsaved))

@@ -150,10 +150,6 @@ class Tree:
         self.place_run(pages, tier, slots)
         return pages
 
-    def place(self, page: int, tier: Tier, slot: int) -> None:
-        """`page` is now resident in `tier` at `slot` as well; see `place_run`."""
-        self.place_run([page], tier, [slot])
-
     def place_run(self, pages: list[int], tier: Tier, slots: Sequence[int]) -> None:
         """`pages`, in the order of one path, are now resident in `tier` at `slots` as well. On the device none of the
         path may be left out between them. TreeError when one was there, or when its parent is not on the device."""
@@ -358,10 +354,16 @@ class Tree:
     def hit(self, page: int) -> int:
         """One more distinct request used `page`. Returns its hits, which never exceed its parent's: a request that
         comes back to pages which were lost and made anew meanwhile would otherwise count on some of them only."""
-        hits, parent = self.columns.hits, self.columns.parent[page]
-        if parent == ROOT or hits[page] < hits[parent]:
-            hits[page] += 1
-        return hits[page]
+        return self.hit_run([page])[0]
+
+    def hit_run(self, pages: list[int]) -> list[int]:
+        """As `hit`, for pages in the order of one path."""
+        hits, parent = self.columns.hits, self.columns.parent
+        for page in pages:
+            above = parent[page]
+            if above == ROOT or hits[page] < hits[above]:
+                hits[page] += 1
+        return [hits[page] for page in pages]
 
     def _hand_stamp(self, page: int, parent: int) -> None:
         if self.columns.last_use[page] > self.columns.last_use[parent]:

@@ -1,10 +1,10 @@
-"""The same workload over several kinds of replica at the same time, each in a process of its own: they share nothing."""
+"""The same workload over several kinds of replica at the same time, each in a process of its own."""
 
 import multiprocessing
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from multiprocessing.connection import Connection, wait
-from multiprocessing.process import BaseProcess
+from multiprocessing.context import SpawnProcess
 
 from stratakv.cluster.replay.multiturn import MultiturnSettings, multiturn
 from stratakv.cluster.replay.replica import ReplayError
@@ -16,10 +16,10 @@ from stratakv.cluster.replay.settings import ReplicaSettings
 def run_side_by_side(
     workload: MultiturnSettings, replicas: Mapping[str, ReplicaSettings], advance: Callable[[str], Advance]
 ) -> dict[str, Report]:
-    """A report for each of `replicas`, by name. `advance(name)` is asked for once each. ReplayError, and nothing goes on
-    running, when one cannot go on."""
+    """A report for each of `replicas`, by name. `advance(name)` is asked for once each. ReplayError, and none goes on,
+    when one cannot."""
     context = multiprocessing.get_context("spawn")
-    processes: list[BaseProcess] = []
+    processes: list[SpawnProcess] = []
     names: dict[Connection, str] = {}
     reports: dict[str, Report] = {}
     try:
