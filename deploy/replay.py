@@ -9,10 +9,11 @@ from typing import Annotated, NoReturn
 import typer
 from pydantic import ValidationError
 
-from stratakv.cluster.replay.multiturn import MultiturnSettings, Order, multiturn
+from stratakv.cluster.replay.multiturn import MultiturnSettings, Order
 from stratakv.cluster.replay.replica import ReplayError
-from stratakv.cluster.replay.run import run_alone, run_fleet
+from stratakv.cluster.replay.run import run_fleet
 from stratakv.cluster.replay.settings import FleetSettings, PaceSettings, ReplicaSettings
+from stratakv.cluster.replay.side_by_side import run_side_by_side
 from stratakv.cluster.replay.sweep import sweep, sweep_steps
 from stratakv.cluster.replay.trace import TraceError, read_trace
 from stratakv.deploy import replay_view as view
@@ -82,7 +83,7 @@ def multiturn_command(
                 "raise --host-ratio, or use --tiers device"
             )
         replicas = {
-            tier: ReplicaSettings(
+            str(tier): ReplicaSettings(
                 page_size=page_size,
                 device_tokens=device_tokens,
                 host_tokens=0 if tier is Tiers.DEVICE else host_tokens,
@@ -93,10 +94,7 @@ def multiturn_command(
             for tier in chosen
         }
         with view.progress() as bar:
-            reports = {
-                str(tier): run_alone(multiturn(workload), replica, bar.begin(str(tier), workload.requests))
-                for tier, replica in replicas.items()
-            }
+            reports = run_side_by_side(workload, replicas, lambda name: bar.begin(name, workload.requests))
         view.show_reports(reports)
         view.show_rounds(reports)
         if json is not None:

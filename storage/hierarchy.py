@@ -127,7 +127,7 @@ class Hierarchy:
     def misses(self, keys: Sequence[PageKey], found: Boundary) -> tuple[Miss, ...]:
         """Why each page of `keys` after the boundary `found` is not served from here."""
         unusable = [found.reason or Miss.NEVER_SEEN] * (found.full - found.held)
-        return (*unusable, *map(self.room.departures.reason, keys[found.full :]))
+        return (*unusable, *self.room.departures.reasons(keys[found.full :]))
 
     def admit(self, keys: Sequence[PageKey], pages: int, asked: Asked) -> Admission | None:
         """Give a request of `pages` pages its place: what is held of `keys` plus fresh slots for the rest, or
@@ -254,7 +254,7 @@ class Hierarchy:
             hold = self.tree.hold(lease.tip, HoldKind.DEVICE)
             lease.hold.release()
             lease.hold = hold
-            to_save = [page for page in pages if self._write.wants_backup(self.tree.columns.hits[page])]
+            to_save = self._worth_saving(pages, [self.tree.columns.hits[page] for page in pages])
             sides: list[int] = []
             for count, page in enumerate(pages, first + 1) if self.sides.all else ():
                 sides += self.sides.entered(lease.side, count, page, count in lease.marks)
@@ -262,6 +262,11 @@ class Hierarchy:
             self.sides.back_up([page for page in dict.fromkeys(sides) if page in set(to_save)])
             self.pages.back_up(to_save)
             self._save_sides(sides)
+
+    def _worth_saving(self, pages: list[int], hits: list[int]) -> list[int]:
+        """Those of `pages`, which have had so many hits, of which the write policy wants a copy."""
+        enough = {count for count in set(hits) if self._write.wants_backup(count)}
+        return [page for page, count in zip(pages, hits, strict=True) if count in enough]
 
     def _save_sides(self, fresh: Sequence[int]) -> None:
         """Save what is new on pages that have a host copy themselves; on the others it goes when they go."""
@@ -296,7 +301,7 @@ class Hierarchy:
             lease.slots[index] = self.pages.device_slot(page)
             self.room.device.give([own], Owner.REQUEST)
         else:
-            self.tree.place(page, Tier.DEVICE, own)
+            self.tree.place_run([page], Tier.DEVICE, [own])
             self.room.device.move([own], Owner.REQUEST, Owner.TREE)
 
     def _stamp(self, path: list[int]) -> None:
@@ -307,6 +312,7 @@ class Hierarchy:
         """One more request uses these pages. Those that this makes worth saving are saved."""
         if path and asked.priority:
             self.tree.favour(path[-1], asked.priority)
-        wanted = [page for page in path[asked.counted :] if self._write.wants_backup(self.tree.hit(page))]
+        used = path[asked.counted :]
+        wanted = self._worth_saving(used, self.tree.hit_run(used))
         self.sides.back_up(wanted)
         self.pages.back_up(wanted)

@@ -63,10 +63,12 @@ class Pages:
         hold = self._tree.hold(pages[-1], HoldKind.DEVICE)
         finish = partial(self._end_load, pages, targets)
         operation = Operation(Direction.LOAD, Component.FULL, targets, hold, finish)
-        self._copies.order(operation, targets, [self._slot(page, Tier.HOST) for page in pages])
+        self._copies.order(operation, targets, self._slots(pages, Tier.HOST))
 
     def back_up(self, pages: list[int]) -> None:
         """Order pages of one path, first ones first, to host as far as there is room. Saved ones are passed over."""
+        if not self._room.host.capacity:
+            return
         column, saving = self._tree.columns.slots[Component.FULL][Tier.HOST], self._saving
         unsaved = [page for page in pages if column[page] == NONE and page not in saving]
         targets = self._room.take_host(len(unsaved))
@@ -86,7 +88,7 @@ class Pages:
         hold = self._tree.hold(pages[-1], HoldKind.DEVICE)
         finish = partial(self._end_backup, pages, targets)
         operation = Operation(Direction.BACKUP, Component.FULL, targets, hold, finish)
-        sources = [self._slot(page, Tier.DEVICE) for page in pages]
+        sources = self._slots(pages, Tier.DEVICE)
         self._copies.order(operation, sources, targets, stamps(self._tree, pages))
 
     def _end_load(self, pages: list[int], targets: list[int]) -> None:
@@ -107,3 +109,9 @@ class Pages:
         slot = self._tree.slot(page, tier)
         assert slot is not None
         return slot
+
+    def _slots(self, pages: list[int], tier: Tier) -> list[int]:
+        column = self._tree.columns.slots[Component.FULL][tier]
+        slots = [column[page] for page in pages]
+        assert NONE not in slots
+        return slots

@@ -88,7 +88,7 @@ class Prefetches:
         self._executor = executor
         self._sides = sides
         self._free_slots = list(range(PREFETCH_SLOTS - 1, -1, -1))
-        self._bringing: dict[tuple[Component, PageKey], Prefetch] = {}
+        self._bringing: dict[Component, dict[PageKey, Prefetch]] = {c: {} for c in Component}
 
     @property
     def room(self) -> int:
@@ -97,7 +97,7 @@ class Prefetches:
 
     def bringing(self, key: PageKey, component: Component = Component.FULL) -> Prefetch | None:
         """The prefetch that has `key` in flight, to be waited for instead of reading it again."""
-        return self._bringing.get((component, key))
+        return self._bringing[component].get(key)
 
     def start(self, anchor: int, stretch: Stretch, minimum: int) -> Prefetch | None:
         """Begin to read `stretch`, whose pages begin right below the held page `anchor`; without sides, as much of it
@@ -107,11 +107,11 @@ class Prefetches:
         or, with sides, not all of it, or a side is in flight already.
         """
         keys = stretch.chain[stretch.first : stretch.end]
-        in_flight = (i for i, key in enumerate(keys) if (Component.FULL, key) in self._bringing)
+        in_flight = (i for i, key in enumerate(keys) if key in self._bringing[Component.FULL])
         wanted = min(next(in_flight, len(keys)), self.room)
         least = len(keys) if stretch.sides else minimum
         busy = any(
-            (c, stretch.chain[n]) in self._bringing for c, numbers in stretch.sides.items() for n in numbers
+            stretch.chain[n] in self._bringing[c] for c, numbers in stretch.sides.items() for n in numbers
         )
         if wanted < least or busy:
             return None
@@ -128,7 +128,8 @@ class Prefetches:
             hold.release()
             return None
         prefetch.side_keys = {c: [stretch.chain[n] for n in numbers] for c, numbers in stretch.sides.items()}
-        self._bringing.update((name, prefetch) for name in _names(prefetch))
+        for component, names in _names(prefetch):
+            self._bringing[component].update(dict.fromkeys(names, prefetch))
         self.active.append(prefetch)
         self._order(prefetch)
         return prefetch
@@ -180,8 +181,9 @@ class Prefetches:
             self._commit_side(self._sides[component], prefetch.side_keys[component], here)
             before += len(targets)
         self._give_back(prefetch, prefetch.done)
-        for name in _names(prefetch):
-            del self._bringing[name]
+        for component, names in _names(prefetch):
+            for name in names:
+                del self._bringing[component][name]
         prefetch.anchor.release()
         prefetch.final = True
         self.active.remove(prefetch)
@@ -225,9 +227,8 @@ class Prefetches:
                 side.stored.add(page)
 
 
-def _names(prefetch: Prefetch) -> list[tuple[Component, PageKey]]:
-    names = [(Component.FULL, key) for key in prefetch.keys]
-    return names + [(component, key) for component, keys in prefetch.side_keys.items() for key in keys]
+def _names(prefetch: Prefetch) -> list[tuple[Component, list[PageKey]]]:
+    return [(Component.FULL, prefetch.keys), *prefetch.side_keys.items()]
 
 
 def _stamps(stretch: Stretch, numbers: Sequence[int]) -> tuple[PageStamp, ...]:

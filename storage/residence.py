@@ -104,6 +104,9 @@ def _note(changes: dict[PageKey, bool], key: PageKey, present: bool) -> None:
 
 
 def _note_run(changes: dict[PageKey, bool], keys: Sequence[PageKey], present: bool) -> None:
+    if changes.keys().isdisjoint(keys):
+        changes.update(dict.fromkeys(keys, present))
+        return
     for key in keys:
         if changes.setdefault(key, present) is not present:
             del changes[key]  # it is back where it was at the last drain

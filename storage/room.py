@@ -149,6 +149,5 @@ class Room:
         return True
 
     def _note_lost(self, keys: Sequence[PageKey], reason: Miss) -> None:
-        for key in keys:
-            self.departures.note(key, reason)
+        self.departures.note_run(keys, reason)
         self.counts.lost[reason] += len(keys)

@@ -33,7 +33,7 @@ class Standing:
         """Add `by` (1 or -1) to the guards of `page`, and of each ancestor whose child turned to or from guarded. The
         root is always guarded."""
         columns, device, children = self._columns, self._device, self._columns.device_children
-        guards, unsaved, parent = columns.guard, columns.unsaved, columns.parent
+        guards, unsaved, parent, held = columns.guard, columns.unsaved, columns.parent, columns.held_children
         freeable = stuck = 0
         while True:
             before = guards[page]
@@ -41,14 +41,15 @@ class Standing:
             if before and before + by:
                 break
             if device[page] == NONE:
-                self.settle(page)
+                below = held
             else:
+                below = children
                 if unsaved[page]:
                     stuck -= by
                 else:
                     freeable -= by
-                if not children[page]:
-                    self.settle(page)
+            if not below[page]:
+                self.settle(page)
             page = parent[page]
         self.freeable += freeable
         self.stuck += stuck

@@ -7,7 +7,6 @@ method keeps the invariants that `check` (tree_check.py) recomputes from nothing
 """
 
 from collections.abc import Callable, Sequence
-from itertools import pairwise
 
 from stratakv.storage.columns import NONE, ROOT, Columns
 from stratakv.storage.holds import Hold, HoldKind, TreeError
@@ -106,7 +105,7 @@ class Tree:
 
     def namespace(self, page: int) -> bytes:
         """The digest of the namespace that `page` lives in; empty for none. O(depth)."""
-        while self.columns.depth[page] > 1:
+        while self._namespaces and self.columns.depth[page] > 1:
             page = self.columns.parent[page]
         return self._namespaces.get(page, b"")
 
@@ -136,8 +135,8 @@ class Tree:
         The tree remembers `namespace` (a digest) for first pages; later pages share that of their first.
         TreeError when a key is known, or when a device page would lie below a parent that is not on the device.
         """
-        known = next((key for key in keys if key in self._index), None)
-        if known is not None:
+        if not self._index.keys().isdisjoint(keys):
+            known = next(key for key in keys if key in self._index)
             raise TreeError(f"page {known.hex()[:12]} is in the tree already")
         if tier is Tier.DEVICE and not self._takes_device_child(parent):
             raise TreeError("a page was put on the device below a parent that is not there")
@@ -151,19 +150,14 @@ class Tree:
         self.place_run(pages, tier, slots)
         return pages
 
-    def place(self, page: int, tier: Tier, slot: int) -> None:
-        """`page` is now resident in `tier` at `slot` as well; see `place_run`."""
-        self.place_run([page], tier, [slot])
-
-    def place_run(self, pages: Sequence[int], tier: Tier, slots: Sequence[int]) -> None:
+    def place_run(self, pages: list[int], tier: Tier, slots: Sequence[int]) -> None:
         """`pages`, in the order of one path, are now resident in `tier` at `slots` as well. On the device none of the
         path may be left out between them. TreeError when one was there, or when its parent is not on the device."""
         column, parent = self._slots[tier], self.columns.parent
         if not {NONE}.issuperset(map(column.__getitem__, pages)):
             raise TreeError(f"one of the pages {pages[0]} to {pages[-1]} is on the {tier} already")
-        if tier is Tier.DEVICE and not (
-            self._takes_device_child(parent[pages[0]]) and all(parent[b] == a for a, b in pairwise(pages))
-        ):
+        below = [parent[page] for page in pages]
+        if tier is Tier.DEVICE and not (self._takes_device_child(below[0]) and below[1:] == pages[:-1]):
             raise TreeError("a page was put on the device below a parent that is not there")
         for page, slot in zip(pages, slots, strict=True):
             column[page] = slot
@@ -236,9 +230,7 @@ class Tree:
         if not run:
             return Left([], [])
         columns, column = self.columns, self._slots[tier]
-        last = (
-            tier is Tier.HOST or self._host[run[0]] == NONE
-        )  # or not: a page that may leave is saved, if any is
+        last = tier is Tier.HOST or self._host[run[0]] == NONE  # all are saved, or there is no host
         keys, top = [columns.key[page] for page in run], columns.parent[run[-1]]
         slots = [column[page] for page in run]
         for page in run:
@@ -266,7 +258,8 @@ class Tree:
             queue, children, blocked = self.clean_leaves, columns.device_children, columns.unsaved
         else:
             queue, children, blocked = self.host_leaves, columns.held_children, columns.keep
-        parent, guard, last_use, here = columns.parent, columns.guard, columns.last_use, self._slots[tier]
+        parent, guard, here = columns.parent, columns.guard, self._slots[tier]
+        last_use, hits, priority = columns.last_use, columns.hits, columns.priority
         page = queue.coldest()
         if page is None or not limit:
             return []
@@ -278,9 +271,13 @@ class Tree:
                 break
             if tier is Tier.HOST and self._device[above] != NONE:
                 break
-            if last_use[page] > last_use[above]:
+            alike = hits[above] == hits[page] and priority[above] == priority[page]
+            if last_use[page] >= last_use[above]:
                 last_use[above] = last_use[page]
-            if next_to_leave is not None and (self._rank(above), above) >= next_to_leave:
+            else:
+                alike = False
+            # What was used alike ranks no higher for being less deep.
+            if not alike and next_to_leave is not None and (self._rank(above), above) >= next_to_leave:
                 break
             page = above
             run.append(page)
@@ -357,20 +354,23 @@ class Tree:
     def hit(self, page: int) -> int:
         """One more distinct request used `page`. Returns its hits, which never exceed its parent's: a request that
         comes back to pages which were lost and made anew meanwhile would otherwise count on some of them only."""
-        hits, parent = self.columns.hits, self.columns.parent[page]
-        if parent == ROOT or hits[page] < hits[parent]:
-            hits[page] += 1
-        return hits[page]
+        return self.hit_run([page])[0]
+
+    def hit_run(self, pages: list[int]) -> list[int]:
+        """As `hit`, for pages in the order of one path."""
+        hits, parent = self.columns.hits, self.columns.parent
+        for page in pages:
+            above = parent[page]
+            if above == ROOT or hits[page] < hits[above]:
+                hits[page] += 1
+        return [hits[page] for page in pages]
 
     def _hand_stamp(self, page: int, parent: int) -> None:
         if self.columns.last_use[page] > self.columns.last_use[parent]:
             self.columns.last_use[parent] = self.columns.last_use[page]
 
     def _rank(self, page: int) -> float:
-        columns = self.columns
-        return self._eviction.rank(
-            PageUse(columns.last_use[page], columns.hits[page], columns.depth[page], columns.priority[page])
-        )
+        return self.rank(page, self.columns.last_use[page])
 
     def rank(self, page: int, last_use: int) -> float:
         """What the eviction policy says of `page`, if it was last used at tick `last_use`: the lowest leaves first."""

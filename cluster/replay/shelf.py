@@ -2,7 +2,6 @@
 
 from collections import OrderedDict
 from collections.abc import Sequence
-from itertools import takewhile
 
 from stratakv.storage.moves import PageStamp
 from stratakv.storage.tiers import PageKey
@@ -29,7 +28,7 @@ class Shelf:
 
     def leading(self, keys: Sequence[PageKey]) -> int:
         """How many of `keys`, from the first on, are here without a gap."""
-        return sum(1 for _ in takewhile(self._parents.__contains__, keys))
+        return next((n for n, key in enumerate(keys) if key not in self._parents), len(keys))
 
     def read(self, stamps: Sequence[PageStamp]) -> int:
         """Use these pages, a stretch of one history. Returns how many were here, from the first on."""

@@ -24,7 +24,8 @@ class EvictionPolicy(Protocol):
     """Ranks pages; pure, so that the replay and the worker agree."""
 
     def rank(self, use: PageUse) -> float:
-        """The page with the lowest rank leaves first. Must not fall when a page is used again."""
+        """The page with the lowest rank leaves first. Must not fall when a page is used again; of two pages
+        that were used alike the deeper must not rank lower."""
 
 
 CAPACITY = 8192
