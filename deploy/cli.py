@@ -29,7 +29,9 @@ app.add_typer(bench_app, name="bench")
 
 Model = Annotated[str | None, typer.Option(help="Hugging Face directory or hub name, smollm2 or gemma3.")]
 Replicas = Annotated[int | None, typer.Option(help="Copies of the model.")]
-TensorParallel = Annotated[int | None, typer.Option(help="Ranks a copy is split over (1 in this version).")]
+TensorParallel = Annotated[
+    int | None, typer.Option(help="Ranks a copy is split over; what works depends on the heads of the model.")
+]
 PageSize = Annotated[int | None, typer.Option(help="Tokens in a page.")]
 DeviceMemory = Annotated[
     str | None, typer.Option(metavar="SIZE", help="KV in device memory per rank: 512MiB, 2GiB.")
