@@ -94,6 +94,13 @@ class Room:
             self._note_lost(left.lost, Miss.EVICTED)
         return self.host.take(min(count, self.host.free), Owner.FLIGHT) or []
 
+    def take_host_to_read(self, count: int) -> list[int]:
+        """As `take_host`, for pages that come from the store. When the host is full of copies of what the device has,
+        the coldest of those go from both: reading needs the room there as well."""
+        while self.host.free + len(self._tree.host_leaves) < count and self._demote_coldest():
+            pass
+        return self.take_host(count)
+
     def thin_copies(self, count: int) -> None:
         """Let host copies of pages that are busy on the device go until `count` host slots can be had, as far as
         possible."""
