@@ -79,7 +79,7 @@ class Replica:
                 f"{self.settings.device_pages * self.settings.page_size}; raise --device-tokens"
             )
         hierarchy.run_ahead(pages)
-        hierarchy.absorb()
+        self._drain()
         admission = hierarchy.admit(reusable, pages, Asked())
         if admission is None and hierarchy.room.reclaim(pages):
             admission = hierarchy.admit(reusable, pages, Asked())
