@@ -120,7 +120,7 @@ class Prefetches:
             component: self._sides[component].take(Tier.HOST, len(numbers), Owner.FLIGHT)
             for component, numbers in stretch.sides.items()
         }
-        targets = self._room.fetch_host(wanted)
+        targets = self._room.take_host_to_read(wanted)
         prefetch = Prefetch(list(keys[: len(targets)]), stretch, targets, side_targets, hold)
         short = any(len(side_targets[c]) < len(numbers) for c, numbers in stretch.sides.items())
         if len(targets) < least or short:

@@ -94,10 +94,10 @@ class Room:
             self._note_lost(left.lost, Miss.EVICTED)
         return self.host.take(min(count, self.host.free), Owner.FLIGHT) or []
 
-    def fetch_host(self, count: int) -> list[int]:
-        """Up to `count` host slots for a prefetch. When host memory holds little but copies of what is on the device,
-        the coldest pages leave the device first, since they are wanted less than what is fetched."""
-        while self.host.free + len(self._tree.host_leaves) < count and self._demote_coldest(count):
+    def take_host_to_read(self, count: int) -> list[int]:
+        """As `take_host`, for pages that come from the store. When the host is full of copies of what the device has,
+        the coldest of those go from both: reading needs the room there as well."""
+        while self.host.free + len(self._tree.host_leaves) < count and self._demote_coldest():
             pass
         return self.take_host(count)
 

@@ -46,7 +46,7 @@ class Replica:
         """The whole life of `request`. Returns the account of its prompt. ReplayError when the device is too small."""
         hierarchy, keys = self.hierarchy, request.keys
         reusable = keys[: (request.prompt_tokens - 1) // self.settings.page_size]
-        fetched = self._fetch(reusable) if self.settings.has_store else 0
+        fetched = self._fetch(reusable) if self.settings.has_store else range(0)
         admission = self._admit(request, reusable)
         hierarchy.absorb()
         hierarchy.commit(admission.lease, keys[admission.device_pages + admission.host_pages :])
@@ -54,9 +54,10 @@ class Replica:
         hierarchy.release(admission.lease)
         return self._account(request.prompt_tokens, admission, fetched)
 
-    def _fetch(self, reusable: Sequence[PageKey]) -> int:
-        """Bring what only the store has to host memory, as the head does while a request waits. Returns the pages."""
-        fetched = 0
+    def _fetch(self, reusable: Sequence[PageKey]) -> range:
+        """Bring what only the store has to host memory, as the head does while a request waits. Returns the numbers of
+        the pages that came."""
+        fetched = range(0)
         while True:
             match = self.hierarchy.tree.match(reusable)
             missing = reusable[match.held :]
@@ -68,7 +69,7 @@ class Replica:
             if prefetch is None:
                 return fetched
             self.hierarchy.absorb()
-            fetched += prefetch.landed
+            fetched = range(fetched.start if fetched else match.held, match.held + prefetch.landed)
 
     def _admit(self, request: ReplayRequest, reusable: Sequence[PageKey]) -> Admission:
         hierarchy, pages = self.hierarchy, len(request.keys)
@@ -78,7 +79,7 @@ class Replica:
                 f"{self.settings.device_pages * self.settings.page_size}; raise --device-tokens"
             )
         hierarchy.run_ahead(pages)
-        hierarchy.absorb()
+        self._drain()
         admission = hierarchy.admit(reusable, pages, Asked())
         if admission is None and hierarchy.room.reclaim(pages):
             admission = hierarchy.admit(reusable, pages, Asked())
@@ -94,10 +95,12 @@ class Replica:
         while self.hierarchy.in_flight or self.hierarchy.writes.pending:
             self.hierarchy.absorb()
 
-    def _account(self, prompt: int, admission: Admission, fetched: int) -> Usage:
+    def _account(self, prompt: int, admission: Admission, fetched: range) -> Usage:
         page = self.settings.page_size
-        device, store = admission.device_pages * page, fetched * page
-        host = admission.host_pages * page - store
+        device, loaded = admission.device_pages * page, admission.host_pages
+        from_host = range(admission.device_pages, admission.device_pages + loaded)
+        store = len(range(max(from_host.start, fetched.start), min(from_host.stop, fetched.stop))) * page
+        host = loaded * page - store
         computed = prompt - device - host - store
         misses = {str(reason): pages * page for reason, pages in Counter(admission.misses).items()}
         tail = computed - sum(misses.values())
