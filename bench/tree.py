@@ -19,7 +19,6 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from stratakv.storage.columns import ROOT
 from stratakv.storage.policies.eviction import EVICTION_POLICIES
 from stratakv.storage.tiers import Tier
 from stratakv.storage.tree import Tree
@@ -55,26 +54,23 @@ def histories(pages: int, depth: int) -> list[list[bytes]]:
 
 
 def insert_all(tree: Tree, chains: list[list[bytes]]) -> int:
-    """Put every page on the device. Returns how many were new."""
+    """Put every page on the device, of each history what is new in one run, as a request does. Returns how many."""
     slot = 0
     for chain in chains:
-        parent = ROOT
-        for key in chain:
-            page = tree.find(key)
-            if page is None:
-                page = tree.insert(parent, key, Tier.DEVICE, slot)
-                slot += 1
-            parent = page
+        found = tree.match(chain)
+        fresh = chain[found.held :]
+        tree.insert_run(found.page, fresh, Tier.DEVICE, list(range(slot, slot + len(fresh))), b"")
+        slot += len(fresh)
         tree.log.drain()  # as a replica does after each step
     return slot
 
 
 def evict_all(tree: Tree) -> int:
-    """Let every page leave, coldest leaf first."""
+    """Let every page leave, the coldest first, 16 at a time as a step of 1,024 tokens needs them."""
     gone = 0
-    while (page := tree.clean_leaves.coldest()) is not None:
-        tree.leave(page, Tier.DEVICE)
-        gone += 1
+    while left := tree.leave_run(Tier.DEVICE, 16).slots:
+        gone += len(left)
+        tree.log.drain()
     return gone
 
 
