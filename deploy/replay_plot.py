@@ -10,8 +10,6 @@ from matplotlib.ticker import FuncFormatter, PercentFormatter
 from stratakv.cluster.replay.report import Report
 from stratakv.cluster.replay.sweep import OPTIMUM, Sweep
 
-_STYLES = ("-", "--", "-.", (0, (1, 1)), (0, (5, 1, 1, 1, 1, 1)))
-
 
 def plot_rounds(file: Path, reports: Mapping[str, Report]) -> None:
     """Hit rate by round, a line for each report, against the ceiling. OSError when `file` cannot be written."""
@@ -33,7 +31,8 @@ def plot_sweep(file: Path, swept: Sweep) -> None:
         if name == OPTIMUM:
             axes.plot(swept.tokens, rates, color="black", marker=".", label=name)
         else:
-            axes.plot(swept.tokens, rates, linestyle=_STYLES[number % len(_STYLES)], marker=".", label=name)
+            width = max(1.0, 5.5 - number)  # those that coincide are seen one inside the other
+            axes.plot(swept.tokens, rates, linewidth=width, marker=".", label=name)
     axes.set_xscale("log", base=2)
     axes.set_xticks(swept.tokens)
     axes.minorticks_off()
