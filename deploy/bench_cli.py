@@ -58,13 +58,11 @@ def multiturn(
         str | None, typer.Option(help="A cluster of another machine, such as http://host:8000.")
     ] = None,
     clients: Annotated[int, typer.Option(min=1, help="Conversations.")] = 4,
-    rounds: Annotated[int, typer.Option(min=1, help="Turns of each.")] = 8,
-    new_tokens: Annotated[int, typer.Option(min=1, help="Fresh tokens of a turn.")] = 64,
+    rounds: Annotated[int, typer.Option(min=1, help="Turns of each.")] = 6,
+    new_tokens: Annotated[int, typer.Option(min=1, help="Fresh tokens of a turn.")] = 48,
     output_tokens: Annotated[int, typer.Option(min=1, help="Tokens of an answer.")] = 4,
     order: Annotated[Order, typer.Option(help="In which order a round asks the clients.")] = Order.FIFO,
-    parallel: Annotated[
-        int | None, typer.Option(min=1, help="Requests at once; by default all of a round.")
-    ] = None,
+    parallel: Annotated[int, typer.Option(min=1, help="Requests of a round at once.")] = 1,
     seed: Annotated[int, typer.Option(help="Of the tokens and the order.")] = 0,
     json: Json = None,
     plot: Annotated[Path | None, typer.Option(metavar="FILE.png", help="Hit rate and TTFT by round.")] = None,
@@ -81,7 +79,7 @@ def multiturn(
     config: Config = None,
 ) -> None:
     """Growing conversations in rounds: how much of each prompt comes from which tier, and what that is worth."""
-    workload = Workload(clients, rounds, new_tokens, output_tokens, order, seed, parallel or clients)
+    workload = Workload(clients, rounds, new_tokens, output_tokens, order, seed, parallel)
     given = {
         "--model": model,
         "--page-size": page_size,

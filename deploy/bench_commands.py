@@ -3,6 +3,7 @@
 What a run needs is imported when it starts: the other commands do without the SDK and without torch.
 """
 
+import logging
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -92,6 +93,7 @@ def no_reuse(model: str | None, shape: Mapping[str, int], json: Path | None) -> 
     _check_files(json)
     from stratakv.deploy import bench_no_reuse
 
+    logging.basicConfig(level=logging.ERROR)  # the end of the workers is no news here
     with _told():
         bench_no_reuse.run(_directory(model), bench_no_reuse.Shape(**shape), json)
 

@@ -255,8 +255,8 @@ def _show(shape: Shape, pairs: list[Pair], verdict: Verdict) -> None:
     for column in grid.columns[1:]:
         column.justify = "right"
     rows: list[tuple[str, Callable[[Block], float], Lost]] = [
-        ("until all is written", lambda block: block.wall, verdict.wall),
-        ("until the last answer", lambda block: block.answered, verdict.answered),
+        ("all written", lambda block: block.wall, verdict.wall),
+        ("last answer", lambda block: block.answered, verdict.answered),
         ("CPU", lambda block: block.cpu, verdict.cpu),
     ]
     for name, seconds, lost in rows:

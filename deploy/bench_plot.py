@@ -21,7 +21,8 @@ def plot_multiturn(runs: Sequence[Figures], title: str, file: Path) -> None:
         raise NoPlot("--plot needs matplotlib: pip install matplotlib") from None
     figure, (hits, waits) = pyplot.subplots(2, 1, figsize=(9, 8), sharex=True, layout="constrained")
     turns = range(len(runs[0].ceiling_by_round))
-    hits.plot(turns, runs[0].ceiling_by_round, color="black", linewidth=1, linestyle=":", label="ceiling")
+    ceiling = {"color": "black", "linewidth": 1.5, "linestyle": ":", "zorder": 9}
+    hits.plot(turns, runs[0].ceiling_by_round, label="the workload's ceiling", **ceiling)
     for run in runs:
         hits.plot(turns, run.hit_rate_by_round, label=run.name, alpha=0.8)
         waits.plot(turns, run.ttft_by_round, label=run.name, alpha=0.8)

@@ -12,6 +12,7 @@ from rich.console import Console
 from stratakv.deploy import bench_report, cli
 from stratakv.deploy.bench_client import Completion, ServedModel
 from stratakv.deploy.bench_drive import DoesNotFit, Run, Sample, drive
+from stratakv.deploy.bench_plot import NoPlot, plot_multiturn
 from stratakv.deploy.bench_spawn import Pools, PoolTooSmall, Spawn, Tiers, pools_for
 from stratakv.deploy.bench_workload import Order, Workload
 from stratakv.deploy.demo_client import Account, ClientError
@@ -160,6 +161,14 @@ def test_tables_and_json_hold_the_figures():
     keys = {"prompt_tokens", "computed_tokens", "tokens_by_tier", "hit_rate", "ceiling", "hit_rate_by_round"}
     assert keys | {"ceiling_by_round", "seconds", "ratios"} <= whole["runs"][0].keys()
     assert whole["workload"]["clients"] == 2
+
+
+def test_a_plot_is_written_or_refused(tmp_path: Path):
+    runs = [bench_report.figures("slow", TWO_ROUNDS, 4, SLOW)]
+    plot_multiturn(runs, "toy", tmp_path / "plot.png")
+    assert (tmp_path / "plot.png").read_bytes().startswith(b"\x89PNG")
+    with pytest.raises(NoPlot, match="--plot"):
+        plot_multiturn(runs, "toy", tmp_path / "plot.nothing")
 
 
 @pytest.mark.parametrize(("percent", "value"), [(50, 2.5), (90, 4), (99, 4), (75, 3), (1, 1)])
