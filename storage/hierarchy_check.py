@@ -26,8 +26,9 @@ def hierarchy_problems(hierarchy: Hierarchy) -> list[str]:
                 problems.append(
                     f"{pool.count(owner)} {tier} slots belong to {owner.name}, recomputed {expected}"
                 )
-    holds = len(hierarchy.leases) + len(hierarchy.copies.operations) + len(hierarchy.prefetches.active)
-    holds += hierarchy.writes.pending
+    prefetches = hierarchy.prefetches
+    holds = len(hierarchy.leases) + len(hierarchy.copies.operations) + hierarchy.writes.pending
+    holds += len(prefetches.active) + len(prefetches.kept)
     if hierarchy.tree.holds != holds:
         problems.append(f"{hierarchy.tree.holds} holds are out, {holds} have an owner")
     return problems
@@ -38,6 +39,8 @@ def idle_problems(hierarchy: Hierarchy) -> list[str]:
     problems = hierarchy_problems(hierarchy)
     if hierarchy.leases:
         problems.append(f"{len(hierarchy.leases)} leases were never released")
+    if hierarchy.prefetches.kept:
+        problems.append(f"{len(hierarchy.prefetches.kept)} prefetches are kept for requests that are gone")
     if hierarchy.in_flight or hierarchy.writes.pending:
         problems.append(
             f"{hierarchy.in_flight} operations are in flight, {hierarchy.writes.pending} writes pend"

@@ -2,7 +2,8 @@
 
 A prefetch owns its host slots and holds its anchor, the deepest held page before it. Pages in flight are in no
 tree yet, and are joined, never read twice. It is final when every rank has drained it: then the pages that landed
-on all ranks enter the tree, and everything else is given back.
+on all ranks enter the tree, and everything else is given back. What came stays on this replica until the requests that
+it was brought for have had their turn.
 """
 
 from collections.abc import Mapping, Sequence
@@ -45,14 +46,18 @@ class Prefetch:
     """A stretch on its way from the store: page i of `keys` is read into host slot `targets[i]`, after the sides.
 
     `side_keys` and `side_targets` are the same for each side component. `slot` is None while it queues. `landed` pages
-    are here for good once it is `final`; `complete` says that sides and pages all came.
+    are here for good once it is `final`; `complete` says that sides and pages all came. `claims` requests still wait
+    for it, or for their turn after it: `hold` is on its anchor, and after the end on the deepest page that landed, and
+    `guarded` are the sides that came with it.
     """
 
     keys: list[PageKey]
     stretch: Stretch
     targets: list[int]
     side_targets: dict[Component, list[int]]
-    anchor: Hold
+    hold: Hold
+    claims: int = 1
+    guarded: list[tuple[Side, int]] = field(default_factory=list)
     slot: int | None = None
     done: int = 0
     cut: bool = False
@@ -76,13 +81,16 @@ class Prefetch:
 
 
 class Prefetches:
-    """Reads from the store in flight. At most half of the host pool is theirs, so that loads always find room."""
+    """Reads from the store in flight, and what they brought for requests whose turn has not come. At most half of the
+    host pool is theirs, so that loads always find room."""
 
     def __init__(self, tree: Tree, room: Room, executor: Executor, sides: Mapping[Component, Side]):
         self.pages_landed = 0
         self.pages_lost = 0
         """Pages that were asked for and did not come: cut, missing after all, corrupt or failed."""
         self.active: list[Prefetch] = []
+        self.kept: list[Prefetch] = []
+        """Final ones with claims."""
         self._tree = tree
         self._room = room
         self._executor = executor
@@ -91,24 +99,52 @@ class Prefetches:
         self._bringing: dict[Component, dict[PageKey, Prefetch]] = {c: {} for c in Component}
 
     @property
+    def limit(self) -> int:
+        """Full pages that prefetches may take of host memory together."""
+        return self._room.host.capacity // 2
+
+    @property
     def room(self) -> int:
-        """Full pages that a prefetch may still take of host memory."""
-        return self._room.host.capacity // 2 - sum(len(prefetch.targets) for prefetch in self.active)
+        """Full pages that a prefetch may still take of host memory now."""
+        kept = sum(prefetch.landed for prefetch in self.kept)
+        return max(0, self.limit - kept - sum(len(prefetch.targets) for prefetch in self.active))
 
     def bringing(self, key: PageKey, component: Component = Component.FULL) -> Prefetch | None:
         """The prefetch that has `key` in flight, to be waited for instead of reading it again."""
         return self._bringing[component].get(key)
 
-    def start(self, anchor: int, stretch: Stretch, minimum: int) -> Prefetch | None:
+    def crowded(self, pages: int) -> bool:
+        """Whether so many full pages find no room now, because of other prefetches."""
+        return self.room < min(pages, self.limit)
+
+    def join(self, prefetch: Prefetch) -> None:
+        """One more request waits for `prefetch`, which is active."""
+        prefetch.claims += 1
+
+    def let_go(self, prefetch: Prefetch) -> None:
+        """A request that waited for `prefetch` has had its turn, or has gone. What landed may leave like any other page
+        once all have."""
+        prefetch.claims -= 1
+        if prefetch.final and not prefetch.claims:
+            self.kept.remove(prefetch)
+            prefetch.hold.release()
+            for side, page in prefetch.guarded:
+                side.unguard(page, Tier.HOST)
+
+    def start(
+        self, anchor: int, stretch: Stretch, minimum: int, after: Prefetch | None = None
+    ) -> Prefetch | None:
         """Begin to read `stretch`, whose pages begin right below the held page `anchor`; without sides, as much of it
-        as there is host room for.
+        as there is host room for. The caller has a claim on it, and must `let_go`; it takes the place of its claim on
+        `after`, which brought the pages before: the anchor holds those now.
 
         Stops before a page that is in flight already. None, and nothing changed, when fewer than `minimum` pages fit,
         or, with sides, not all of it, or a side is in flight already.
         """
         keys = stretch.chain[stretch.first : stretch.end]
         in_flight = (i for i, key in enumerate(keys) if key in self._bringing[Component.FULL])
-        wanted = min(next(in_flight, len(keys)), self.room)
+        room = self.room + (after.landed if after is not None and after in self.kept else 0)
+        wanted = min(next(in_flight, len(keys)), room)
         least = len(keys) if stretch.sides else minimum
         busy = any(
             stretch.chain[n] in self._bringing[c] for c, numbers in stretch.sides.items() for n in numbers
@@ -130,6 +166,8 @@ class Prefetches:
         prefetch.side_keys = {c: [stretch.chain[n] for n in numbers] for c, numbers in stretch.sides.items()}
         for component, names in _names(prefetch):
             self._bringing[component].update(dict.fromkeys(names, prefetch))
+        if after is not None:
+            self.let_go(after)
         self.active.append(prefetch)
         self._order(prefetch)
         return prefetch
@@ -184,11 +222,27 @@ class Prefetches:
         for component, names in _names(prefetch):
             for name in names:
                 del self._bringing[component][name]
-        prefetch.anchor.release()
         prefetch.final = True
         self.active.remove(prefetch)
+        if prefetch.claims:
+            self._keep(prefetch)
+        else:
+            prefetch.hold.release()
         self.pages_landed += prefetch.landed
         self.pages_lost += len(prefetch.keys) - prefetch.landed
+
+    def _keep(self, prefetch: Prefetch) -> None:
+        """From now on hold the deepest page that landed and, if they are of use, the sides."""
+        self.kept.append(prefetch)
+        tip = self._tree.find(prefetch.keys[prefetch.landed - 1]) if prefetch.landed else None
+        if tip is not None:
+            anchor, prefetch.hold = prefetch.hold, self._tree.hold(tip, HoldKind.HELD)
+            anchor.release()
+        for component, keys in prefetch.side_keys.items() if prefetch.complete else ():
+            found = [page for page in map(self._tree.find, keys) if page is not None]
+            prefetch.guarded += [(self._sides[component], page) for page in found]
+        for side, page in prefetch.guarded:
+            side.guard(page, Tier.HOST)
 
     def _give_back(self, prefetch: Prefetch, done: int) -> None:
         """Free the targets of all blocks after the first `done`."""
@@ -200,7 +254,7 @@ class Prefetches:
     def _commit(self, prefetch: Prefetch) -> None:
         """The pages that landed are in host memory now, unless they got here on another way meanwhile: those are the
         first of them, since what is held of a history is a prefix of it."""
-        tree, stored, parent = self._tree, self._tree.columns.stored, prefetch.anchor.page
+        tree, stored, parent = self._tree, self._tree.columns.stored, prefetch.hold.page
         keys, slots = prefetch.keys[: prefetch.landed], prefetch.targets[: prefetch.landed]
         known = list(takewhile(lambda page: page is not None, map(tree.find, keys)))
         for page in known:

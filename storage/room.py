@@ -96,9 +96,10 @@ class Room:
 
     def take_host_to_read(self, count: int) -> list[int]:
         """As `take_host`, for pages that come from the store. When the host is full of copies of what the device has,
-        the coldest of those go from both: reading needs the room there as well."""
+        the coldest of those go from both: reading needs the room there as well. Then copies of what is busy go."""
         while self.host.free + len(self._tree.host_leaves) < count and self._demote_coldest():
             pass
+        self.thin_copies(count)
         return self.take_host(count)
 
     def thin_copies(self, count: int) -> None:

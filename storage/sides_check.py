@@ -88,4 +88,5 @@ def _guards(hierarchy: Hierarchy, side: Side, tier: Tier) -> int:
         loading = windows.arriving
     elif checkpoints is not None:
         loading = sum(lease.loading for lease in checkpoints.leases | checkpoints.orphans)
-    return loading + hierarchy.writes.pending_of(side.component)
+    kept = sum(guarded is side for prefetch in hierarchy.prefetches.kept for guarded, _ in prefetch.guarded)
+    return loading + kept + hierarchy.writes.pending_of(side.component)

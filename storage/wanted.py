@@ -41,7 +41,8 @@ def first_unknown(hierarchy: Hierarchy, keys: Sequence[PageKey]) -> dict[Compone
 def choose(
     hierarchy: Hierarchy, keys: Sequence[PageKey], namespace: bytes, stored: Stored, minimum: int
 ) -> Wanted:
-    """Decide with what is held by now and what is `stored`. Fewer than `minimum` pages are not worth the way."""
+    """Decide with what is held by now and what is `stored`, for a time when no other prefetch is there. Fewer than
+    `minimum` pages are not worth the way."""
     found = hierarchy.find(keys)
     path = hierarchy.tree.path(hierarchy.tree.match(keys).page)
     full = _merged([True] * found.full, stored.get(Component.FULL, ()), len(keys))
@@ -51,7 +52,7 @@ def choose(
     }
     presences = [Presence(side.policy, held[side.component]) for side in hierarchy.sides.all]
     possible = restorable(len(keys), [Presence(ALL_PAGES, full), *presences])
-    end = possible.longest_upto(found.full + max(0, hierarchy.prefetches.room))
+    end = possible.longest_upto(found.full + hierarchy.prefetches.limit)
     anchor = path[-1] if path else ROOT
     if end - found.held < minimum:
         promised, reason = _why_not(possible, full, found, minimum, hierarchy.sides.all)

@@ -14,7 +14,7 @@ from stratakv.actors.worker.endpoint import Emission
 from stratakv.actors.worker.rank import StepResult
 from stratakv.actors.worker.request import Request, RequestId
 from stratakv.actors.worker.sampler import BadLogits, Draw, sample
-from stratakv.actors.worker.scheduler import Scheduler, Work
+from stratakv.actors.worker.scheduler import NoStore, Scheduler, Work
 from stratakv.actors.worker.seeker import StoreSeeker
 from stratakv.cluster.agreement import SlotTable, read
 from stratakv.cluster.messages import Delta, Failure, HierarchyCounts
@@ -51,10 +51,6 @@ class PlanExecutor:
         """The orders since the last plan."""
         taken, self._ordered = tuple(self._ordered), []
         return taken
-
-
-def _never(request: Request) -> bool:
-    return False
 
 
 @dataclass(frozen=True)
@@ -98,8 +94,8 @@ class Head:
             pools.sides,
         )
         self.seeker = seeker_of(self.hierarchy) if seeker_of is not None else None
-        waits = self.seeker.waits if self.seeker is not None else _never
-        self.scheduler = Scheduler(scheduler, self.hierarchy, cache.page_size, waits)
+        waiting = self.seeker if self.seeker is not None else NoStore()
+        self.scheduler = Scheduler(scheduler, self.hierarchy, cache.page_size, waiting)
         self._eos = frozenset(eos)
         self._limit = limit
         self._number = 0

@@ -6,8 +6,8 @@ retracted: its committed pages stay cached, so coming back is cheap.
 """
 
 from collections import deque
-from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
 from stratakv.actors.settings import SchedulerSettings
 from stratakv.actors.worker.request import Request, RequestId
@@ -17,6 +17,33 @@ from stratakv.storage.sides import Place
 _PATIENCE = (
     256  # admissions of younger requests that a waiting one lets pass before the queue keeps its order
 )
+
+
+class Waiting(Protocol):
+    """What the scheduler asks of, and tells, whoever brings pages for waiting requests; see seeker.py."""
+
+    def waits(self, request: Request) -> bool:
+        """Whether `request`, whose turn it is, is still waiting for the store, and so not to be admitted yet."""
+
+    def forget(self, id: RequestId) -> None:
+        """The request is admitted: what it needs is its own now."""
+
+    def forget_kept(self) -> None:
+        """Nothing that was brought may stand in the way of the next admission."""
+
+
+class NoStore:
+    """Nobody waits for anything."""
+
+    def waits(self, request: Request) -> bool:
+        """False."""
+        return False
+
+    def forget(self, id: RequestId) -> None:
+        """Nothing to do."""
+
+    def forget_kept(self) -> None:
+        """Nothing to do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,10 +69,9 @@ class Scheduler:
         settings: SchedulerSettings,
         hierarchy: Hierarchy,
         page_size: int,
-        waits: Callable[[Request], bool],
+        store: Waiting,
     ):
-        """`waits` says whether a waiting request is still waiting for the store, and so not to be admitted yet."""
-        self._waits = waits
+        self._store = store
         self.waiting: deque[Request] = deque()
         self.running: list[Request] = []
         self.retractions = 0
@@ -141,7 +167,7 @@ class Scheduler:
         if len(self.running) >= self._settings.max_running:
             return None
         for position, request in enumerate(self.waiting):
-            if self._waits(request):
+            if self._store.waits(request):
                 continue
             if self._admit(request):
                 del self.waiting[position]
@@ -156,9 +182,10 @@ class Scheduler:
         """With nothing running and nothing in flight, nobody will make room any more: drop what was never saved."""
         if self.running or self._hierarchy.in_flight:
             return None
-        oldest = next((request for request in self.waiting if not self._waits(request)), None)
+        oldest = next((request for request in self.waiting if not self._store.waits(request)), None)
         if oldest is None:
             return None
+        self._store.forget_kept()
         self._hierarchy.room.reclaim(oldest.pages)
         if not self._admit(oldest):
             return None
@@ -172,5 +199,6 @@ class Scheduler:
         if admission is None:
             return False
         request.start(admission)
+        self._store.forget(request.id)
         self.running.append(request)
         return True

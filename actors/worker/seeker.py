@@ -3,6 +3,9 @@
 Per request: ask the store, off this thread, what it has of the pages that are not held; start a prefetch, or join
 the one that is bringing them; let the request go when that is final. When the policy says so, or when the deadline
 has passed, the prefetch is cut: it is final as soon as the reads under way have ended, and what has landed is used.
+
+Host memory for this is bounded. Requests that find no room queue for it, in the order in which they came, and what was
+brought stays until their turn to compute; a request whose turn comes first is asked for its patience like any other.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -38,10 +41,12 @@ _GRACE = (
 class _Search:
     """One waiting request since `since`. It waits for `prefetch`, which began at `began`, whose first page landed at
     `first_landed`, and which is to give it the pages up to number `promised`. `held_up` is when it could first have
-    run."""
+    run. `stored` is what the store answered, and `wanted` the pages it asks for while they find no room."""
 
     request: Request
     since: float
+    stored: Stored | None = None
+    wanted: int = 0
     prefetch: Prefetch | None = None
     promised: int = 0
     began: float = 0.0
@@ -76,6 +81,8 @@ class StoreSeeker:
         self._page_size = page_size
         self._minimum = -(-settings.prefetch_threshold // page_size)
         self._searches: dict[RequestId, _Search] = {}
+        self._claims: dict[RequestId, Prefetch] = {}
+        """The prefetch that a waiting request waits for, or that has brought what it will use."""
 
     def __len__(self) -> int:
         return len(self._searches)
@@ -108,51 +115,103 @@ class StoreSeeker:
         search = self._searches.get(id)
         if search is None or search.prefetch is not None:
             return
-        request = search.request
+        search.stored = stored
+        self._start_in_order()
+
+    def _start_in_order(self) -> None:
+        """Start what the store has answered, up to the first that finds no room."""
+        for search in list(self._searches.values()):
+            if (
+                search.prefetch is None
+                and search.stored is not None
+                and not self._start(search, search.stored)
+            ):
+                return
+
+    def _start(self, search: _Search, stored: Stored) -> bool:
+        """Read what is `stored` of the request, or join who does, or let it go. False when it must queue for room."""
+        request, prefetches = search.request, self._hierarchy.prefetches
         keys = request.reusable_keys()
         wanted = choose(self._hierarchy, keys, request.namespace, stored, self._minimum)
         stretch, held = wanted.stretch, wanted.found.held
         if stretch is None:
             self._let_go(search, held, wanted.promised, wanted.reason)
-            return
+            return True
         if stretch.first < stretch.end and self._join(search, Component.FULL, stretch.first):
-            return
+            return True
         if any(self._join(search, c, number) for c, numbers in stretch.sides.items() for number in numbers):
-            return
-        prefetch = self._hierarchy.prefetches.start(wanted.anchor, stretch, self._minimum)
+            return True
+        search.wanted = stretch.end - stretch.first
+        if request.id not in self._claims and prefetches.crowded(search.wanted):
+            return False
+        # Before its turn, what is in flight may end and make room for all of it.
+        patient = search.held_up is None and self._hierarchy.in_flight > 0
+        least = search.wanted if patient else self._minimum
+        prefetch = prefetches.start(wanted.anchor, stretch, least, self._claims.get(request.id))
+        if prefetch is None and patient:
+            return False
         if prefetch is None:
             self._let_go(search, held, wanted.promised, Miss.NO_STORE_ROOM)
-            return
-        fitting = wanted.promised - (len(stretch.chain[stretch.first : stretch.end]) - len(prefetch.keys))
+            return True
+        fitting = wanted.promised - (search.wanted - len(prefetch.keys))
         beyond = range(fitting, wanted.promised)
         request.shortfall.update(dict.fromkeys(beyond, Miss.NO_STORE_ROOM))
         self._await(search, prefetch, fitting)
+        return True
 
     def update(self) -> None:
         """Let go the requests whose wait has ended. Call once a step, after the hierarchy has absorbed."""
         now = self._clock()
+        self._start_in_order()
         for search in list(self._searches.values()):
             prefetch = search.prefetch
             if prefetch is None:
-                if now - search.since > self._settings.deadline:
-                    keys = search.request.reusable_keys()
-                    self._let_go(search, self._hierarchy.find(keys).held, len(keys), Miss.DEADLINE)
+                self._without(search, now)
                 continue
             if prefetch.landed and search.first_landed is None:
                 search.first_landed = now
             if prefetch.final or self._is_lost(search, now):
                 self._delivered(search, prefetch, now)
-            elif now - search.since > self._settings.deadline:
+            elif self._is_late(search, search.began, now):
                 self._cut(search, prefetch, Miss.DEADLINE, now)
             elif self._is_too_dear(search, prefetch, now):
                 self._cut(search, prefetch, Miss.CUT, now)
 
     def forget(self, id: RequestId) -> None:
-        """The request was aborted. Its prefetch goes on: others may have joined it, and the pages will be wanted
-        again."""
+        """The request runs now, or was aborted. Its prefetch goes on: others may have joined it, and the pages will be
+        wanted again."""
         self._searches.pop(id, None)
+        self._unclaim(id)
+
+    def forget_kept(self) -> None:
+        """Memory is so short that what was brought for waiting requests must not stand in the way any more."""
+        for id in list(self._claims):
+            if id not in self._searches:
+                self._unclaim(id)
+
+    def _unclaim(self, id: RequestId) -> None:
+        prefetch = self._claims.pop(id, None)
+        if prefetch is not None:
+            self._hierarchy.prefetches.let_go(prefetch)
+
+    def _without(self, search: _Search, now: float) -> None:
+        """Let a request go that waits for the store's answer, or for room, when that takes too long."""
+        keys = search.request.reusable_keys()
+        if search.stored is None and self._is_late(search, search.since, now):
+            self._let_go(search, self._hierarchy.find(keys).held, len(keys), Miss.DEADLINE)
+        elif search.stored is not None and (
+            self._is_late(search, now, now) or self._is_too_dear(search, None, now)
+        ):
+            held = self._hierarchy.find(keys).held
+            self._let_go(search, held, held + search.wanted, Miss.NO_STORE_ROOM)
+
+    def _is_late(self, search: _Search, since: float, now: float) -> bool:
+        """Whether the deadline has passed for what goes on `since` then, or for a request that could have run."""
+        held_up = search.held_up if search.held_up is not None else now
+        return now - min(since, held_up) > self._settings.deadline
 
     def _await(self, search: _Search, prefetch: Prefetch, promised: int) -> None:
+        self._claims[search.request.id] = prefetch
         search.prefetch, search.promised = prefetch, promised
         search.began, search.first_landed = self._clock(), None
 
@@ -162,14 +221,31 @@ class StoreSeeker:
         found = self._hierarchy.prefetches.bringing(keys[page], component)
         if found is None:
             return False
+        self._unclaim(search.request.id)
+        self._hierarchy.prefetches.join(found)
         self._await(search, found, found.stretch.first + _shared(keys, found))
         return True
 
-    def _is_too_dear(self, search: _Search, prefetch: Prefetch, now: float) -> bool:
+    def _is_too_dear(self, search: _Search, prefetch: Prefetch | None, now: float) -> bool:
         """Whether the policy says so; it is not asked before the request could run."""
         if search.held_up is None or search.given_up is not None:
             return False
-        return self._policy.verdict(self._state(search, prefetch, now)) is Verdict.CUT
+        state = self._state(search, prefetch, now) if prefetch is not None else self._queued(search, now)
+        return self._policy.verdict(state) is Verdict.CUT
+
+    def _queued(self, search: _Search, now: float) -> PrefetchState:
+        """What the policy is told of a request that finds no room to read: what is being read comes first."""
+        held = self._hierarchy.find(search.request.reusable_keys()).held
+        ahead = sum(len(prefetch.keys) - prefetch.landed for prefetch in self._hierarchy.prefetches.active)
+        tokens = search.wanted * self._page_size
+        return PrefetchState(
+            pages=search.wanted,
+            landed=0,
+            waited=now - (search.held_up if search.held_up is not None else now),
+            tokens=tokens,
+            to_land=self._landing.predict(ahead + search.wanted),
+            to_compute=self.prefill.predict(held * self._page_size, tokens),
+        )
 
     def _state(self, search: _Search, prefetch: Prefetch, now: float) -> PrefetchState:
         """What the policy is told. Computing the rest begins where the request could go on after a cut."""
@@ -200,7 +276,7 @@ class StoreSeeker:
         self._let_go(search, held, search.promised, Miss.CUT if cut_by_another else search.reason)
         if prefetch.complete and held >= search.promised:
             # A prefetch of another request may have had only part of ours.
-            self._begin(_Search(request, search.since, held_up=search.held_up))
+            self._begin(_Search(request, now, held_up=search.held_up))
 
     def _cut(self, search: _Search, prefetch: Prefetch, reason: Miss, now: float) -> None:
         if search.given_up is None:

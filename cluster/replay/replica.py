@@ -48,6 +48,7 @@ class Replica:
         reusable = keys[: (request.prompt_tokens - 1) // self.settings.page_size]
         fetched = self._fetch(reusable) if self.settings.has_store else range(0)
         admission = self._admit(request, reusable)
+        self._let_go()
         hierarchy.absorb()
         hierarchy.commit(admission.lease, keys[admission.device_pages + admission.host_pages :])
         self._drain()
@@ -57,7 +58,7 @@ class Replica:
     def _fetch(self, reusable: Sequence[PageKey]) -> range:
         """Bring what only the store has to host memory, as the head does while a request waits. Returns the numbers of
         the pages that came."""
-        fetched = range(0)
+        fetched, prefetch = range(0), None
         while True:
             match = self.hierarchy.tree.match(reusable)
             missing = reusable[match.held :]
@@ -65,11 +66,16 @@ class Replica:
             if there < self._least_read:
                 return fetched
             stretch = Stretch(reusable, match.held, match.held + there, b"")
-            prefetch = self.hierarchy.prefetches.start(match.page, stretch, self._least_read)
+            prefetch = self.hierarchy.prefetches.start(match.page, stretch, self._least_read, prefetch)
             if prefetch is None:
                 return fetched
             self.hierarchy.absorb()
             fetched = range(fetched.start if fetched else match.held, match.held + prefetch.landed)
+
+    def _let_go(self) -> None:
+        """Whatever was brought is not kept any longer."""
+        for kept in list(self.hierarchy.prefetches.kept):
+            self.hierarchy.prefetches.let_go(kept)
 
     def _admit(self, request: ReplayRequest, reusable: Sequence[PageKey]) -> Admission:
         hierarchy, pages = self.hierarchy, len(request.keys)

@@ -7,6 +7,7 @@ import pytest
 from engine_fakes import Client, expected_output
 from shared_store import shared_store
 
+from stratakv.actors.settings import SchedulerSettings
 from stratakv.storage.hierarchy_check import idle_problems
 from stratakv.storage.tiers import Miss
 
@@ -149,6 +150,49 @@ def test_break_even_cuts_when_the_rest_is_quicker_computed(per_token: float, cut
     else:
         usage = waiting.finish(batches=3)
         assert usage.store == 4 * BATCH * 4
+
+
+def test_requests_that_wait_at_the_same_time_take_no_memory_from_each_other() -> None:
+    """Eight histories of ten pages at once, one runs at a time, and the host can fetch two or three: all come back."""
+    store = shared_store()
+    histories = {str(n): [(n + 5 * i) % 101 for i in range(41)] for n in range(8)}
+    there = Client(store=store, host=200, device=200)
+    for id, tokens in histories.items():
+        there.ask(id, tokens)
+    here = Client(store=store, host=52, device=20, max_running=1, token_budget=64)
+    for id, tokens in histories.items():
+        here.send(id, tokens)
+    here.work()
+    for id, tokens in histories.items():
+        assert here.output(id) == expected_output(tokens, 4)
+        usage = here.told[id][-1].usage
+        assert usage and (usage.store, usage.computed) == (40, 1)
+    assert idle_problems(here.head.hierarchy) == []
+
+
+def test_a_history_larger_than_what_may_be_fetched_at_once_comes_in_parts() -> None:
+    store = shared_store()
+    Client(store=store, host=200, device=200).ask("there", HISTORY)
+    here = Client(store=store, host=80, device=100)
+    usage = here.ask("back", HISTORY).usage
+    assert usage and usage.store == len(HISTORY) - 1
+    assert idle_problems(here.head.hierarchy) == []
+
+
+def test_an_aborted_request_keeps_nothing() -> None:
+    waiting = begun("wait_complete")
+    waiting.client.head.scheduler._settings = SchedulerSettings(max_running=1)
+    waiting.client.send("first", [1, 2, 3], max_tokens=500)
+    waiting.step(lambda: len(waiting.client.head.scheduler.running) == 1)
+    for _ in range(4):
+        waiting.batches.release()
+    prefetches = waiting.client.head.hierarchy.prefetches
+    waiting.step(lambda: prefetches.kept)
+    for request in [*waiting.client.head.scheduler.running, *waiting.client.head.scheduler.waiting]:
+        waiting.client.head.remove(request.id)
+    assert prefetches.kept == []
+    waiting.client.work()
+    assert idle_problems(waiting.client.head.hierarchy) == []
 
 
 def test_break_even_waits_while_nothing_is_known() -> None:

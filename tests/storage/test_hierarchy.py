@@ -12,7 +12,7 @@ from stratakv.storage.hierarchy_check import hierarchy_problems, idle_problems
 from stratakv.storage.policies.eviction import EVICTION_POLICIES
 from stratakv.storage.policies.write import WRITE_POLICIES
 from stratakv.storage.pools import Owner
-from stratakv.storage.prefetch import Stretch
+from stratakv.storage.prefetch import Prefetch, Stretch
 from stratakv.storage.restore import EXACT, Presence, restorable
 from stratakv.storage.tiers import Component, Tier
 
@@ -40,6 +40,7 @@ class HierarchyMachine(RuleBasedStateMachine):
         self.hierarchy, self.executor = make(shape)
         self.requests: list[Request] = []
         self.forgotten: set[tuple[Component, bytes]] = set()
+        self.claimed: list[Prefetch] = []
 
     @rule(symbols=SYMBOLS, spare=st.integers(0, 2), reuse_all=st.booleans(),
           priority=st.integers(-2, 2))  # fmt: skip
@@ -143,6 +144,34 @@ class HierarchyMachine(RuleBasedStateMachine):
             stretch = Stretch(keys, match.held, len(keys), b"", wanted)
             prefetch = self.hierarchy.prefetches.start(match.page, stretch, minimum)
             assert prefetch is None or wanted or len(prefetch.keys) >= minimum
+            if prefetch is not None:
+                self.claimed.append(prefetch)
+
+    @precondition(lambda self: any(not prefetch.final for prefetch in self.claimed))
+    @rule(data=st.data())
+    def join(self, data: st.DataObject) -> None:
+        going = [prefetch for prefetch in self.claimed if not prefetch.final]
+        prefetch = data.draw(st.sampled_from(going))
+        self.hierarchy.prefetches.join(prefetch)
+        self.claimed.append(prefetch)
+
+    @precondition(lambda self: self.claimed)
+    @rule(data=st.data())
+    def let_go(self, data: st.DataObject) -> None:
+        """A request that waited for it is admitted, or gone."""
+        self.hierarchy.prefetches.let_go(self.claimed.pop(data.draw(st.integers(0, len(self.claimed) - 1))))
+
+    @invariant()
+    def what_was_brought_for_a_waiting_request_is_here(self) -> None:
+        for prefetch in self.claimed:
+            if prefetch.final:
+                for key in prefetch.keys[: prefetch.landed]:
+                    assert self.hierarchy.tree.find(key) is not None
+                if prefetch.complete:
+                    for side in self.hierarchy.sides.all:
+                        for key in prefetch.side_keys.get(side.component, ()):
+                            page = self.hierarchy.tree.find(key)
+                            assert page is not None and side.held(page)
 
     @rule(data=st.data())
     def cut(self, data: st.DataObject) -> None:
@@ -211,6 +240,8 @@ class HierarchyMachine(RuleBasedStateMachine):
         for request in self.requests:
             self.hierarchy.release(request.lease)
         settle(self.hierarchy, self.executor)
+        for prefetch in self.claimed:
+            self.hierarchy.prefetches.let_go(prefetch)
         assert idle_problems(self.hierarchy) == []
 
 

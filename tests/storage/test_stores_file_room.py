@@ -161,9 +161,10 @@ def test_what_one_may_still_write_others_do_not(opened, tmp_path):
 
 
 def test_room_that_another_was_granted_is_left_alone(opened, tmp_path):
-    store = opened(capacity=100 * PAGE)
+    opened(capacity=100 * PAGE).close()  # makes the folders
     other = home(tmp_path) / "grants/other"
     other.write_text(f"{90 * PAGE}")
+    store = opened(capacity=100 * PAGE)
     for seed in range(30):
         assert put(store, [one_page(seed)]) == [Put.WRITTEN]
         mine = sum(int(p.read_bytes() or b"0") for p in other.parent.iterdir() if p != other)
