@@ -229,7 +229,6 @@ class Hierarchy:
                     continue
                 return
             chain = self.tree.unsaved_chain(leaf, short)
-            self.room.thin_copies(len(chain))
             self.sides.back_up(chain[::-1])
             if not self.pages.back_up_from_leaf(chain):
                 return

@@ -77,7 +77,7 @@ class Pages:
     def back_up_from_leaf(self, chain: list[int]) -> bool:
         """Order a chain, given leaf first, to host: as much of its end as there is room for. False when there is
         none."""
-        targets = self._room.take_host(len(chain))
+        targets = self._room.take_host_to_save(len(chain))
         self._order_backup(chain[: len(targets)][::-1], targets)
         return bool(targets)
 

@@ -85,34 +85,45 @@ class Room:
 
     def take_host(self, count: int) -> list[int]:
         """Up to `count` host slots for copies in flight, evicting cold host-only pages as needed."""
+        self._free_host(count)
+        return self.host.take(min(count, self.host.free), Owner.FLIGHT) or []
+
+    def take_host_to_save(self, count: int) -> list[int]:
+        """As `take_host`, for pages that must leave the device: if need be, host copies of pages that cannot leave it
+        soon go for them."""
+        self._free_host(count)
+        self._thin_copies(count)
+        return self.take_host(count)
+
+    def take_host_to_read(self, count: int) -> list[int]:
+        """As `take_host_to_save`, for pages that come from the store. When the host is full of copies of what the device
+        has, the coldest of those go from both first: reading needs the room there as well."""
+        while not self._free_host(count) and self._demote_coldest():
+            pass
+        self._thin_copies(count)
+        return self.take_host(count)
+
+    def _free_host(self, count: int) -> bool:
+        """Evict cold host-only pages until `count` slots are free. False when even all of them are too few."""
         while self.host.free < count:
             left = self._tree.leave_run(Tier.HOST, count - self.host.free)
             if not left.slots:
-                break
+                return False
             self.host.give(left.slots, Owner.TREE)
             self.counts.host += len(left.slots)
             self._note_lost(left.lost, Miss.EVICTED)
-        return self.host.take(min(count, self.host.free), Owner.FLIGHT) or []
+        return True
 
-    def take_host_to_read(self, count: int) -> list[int]:
-        """As `take_host`, for pages that come from the store. When the host is full of copies of what the device has,
-        the coldest of those go from both: reading needs the room there as well. Then copies of what is busy go."""
-        while self.host.free + len(self._tree.host_leaves) < count and self._demote_coldest():
-            pass
-        self.thin_copies(count)
-        return self.take_host(count)
-
-    def thin_copies(self, count: int) -> None:
-        """Let host copies of pages that are busy on the device go until `count` host slots can be had, as far as
+    def _thin_copies(self, count: int) -> None:
+        """Let host copies of pages that cannot leave the device soon go until `count` slots are free, as far as
         possible."""
-        short = count - self.host.free - len(self._tree.host_leaves)
-        while short > 0 and (page := self._spare_copy()) is not None:
+        while self.host.free < count and (page := self._spare_copy()) is not None:
             self.host.give([self._tree.leave(page, Tier.HOST)], Owner.TREE)
             self.counts.host += 1
-            short -= 1
 
     def _spare_copy(self) -> int | None:
-        """A page whose host copy may go: it is on the device too and guarded there, so losing the copy delays nobody.
+        """A page whose host copy may go: it is on the device too and cannot leave it soon, being guarded or above pages
+        that are not saved themselves, so losing the copy delays nobody.
 
         Goes round the rows like a clock hand and looks at 1,024 of them at most; None when it found none.
         """
@@ -121,7 +132,7 @@ class Room:
             self._hand = (self._hand + 1) % len(columns.key)
             page = self._hand
             if (
-                columns.guard[page]
+                (columns.guard[page] or columns.unsaved[page])
                 and not columns.keep[page]
                 and all(tree.slot(page, tier) is not None for tier in (Tier.DEVICE, Tier.HOST))
             ):

@@ -46,6 +46,8 @@ class Replica:
         """The whole life of `request`. Returns the account of its prompt. ReplayError when the device is too small."""
         hierarchy, keys = self.hierarchy, request.keys
         reusable = keys[: (request.prompt_tokens - 1) // self.settings.page_size]
+        hierarchy.run_ahead(len(keys))
+        self._drain()
         fetched = self._fetch(reusable) if self.settings.has_store else range(0)
         admission = self._admit(request, reusable)
         self._let_go()
@@ -84,10 +86,10 @@ class Replica:
                 f"{request.name} needs {pages * self.settings.page_size} tokens of device memory, and there are "
                 f"{self.settings.device_pages * self.settings.page_size}; raise --device-tokens"
             )
-        hierarchy.run_ahead(pages)
-        self._drain()
         admission = hierarchy.admit(reusable, pages, Asked())
-        if admission is None and hierarchy.room.reclaim(pages):
+        if admission is None:
+            self._let_go()
+            hierarchy.room.reclaim(pages)
             admission = hierarchy.admit(reusable, pages, Asked())
         if admission is None:
             raise ReplayError(
