@@ -69,6 +69,15 @@ class Checkpoints:
         (lease.marked if marked else lease.passing)[count] = slots[0]
         self._copies.then(Snapshot(lease.state, self.side.device.book.places(slots[0])))
 
+    def shed(self, lease: StateLease) -> bool:
+        """Let the snapshots go that `lease` has taken and that are in no tree yet. False when there are none."""
+        slots = [*lease.marked.values(), *lease.passing.values()]
+        lease.marked.clear()
+        lease.passing.clear()
+        self.side.device.book.give(slots, Owner.REQUEST)
+        self.skipped += len(slots)
+        return bool(slots)
+
     def enter(self, lease: StateLease, count: int, page: int) -> bool:
         """The page `page`, number `count` of the history counted from 1, is in the tree: its snapshot enters with it.
         Whether there was one."""

@@ -66,12 +66,14 @@ class Admission:
 @dataclass(frozen=True, slots=True)
 class Asked:
     """What a request asks of the hierarchy beside its keys: a `namespace`, `spare` device slots to be left over, the
-    pages it `counted` as hits at an earlier admission, and its `priority`."""
+    pages it `counted` as hits at an earlier admission, its `priority`, and how many pages of its history are `known`
+    anywhere, in the store too."""
 
     namespace: bytes = b""
     spare: int = 0
     counted: int = 0
     priority: int = 0
+    known: int = 0
 
 
 class Hierarchy:
@@ -150,7 +152,7 @@ class Hierarchy:
         self.pages.load(to_load)
         slots = self.pages.device_slots(path)
         slots += self.room.take_device(fresh, Owner.REQUEST)
-        marks = self._marks(len(keys), found)
+        marks = self._marks(len(keys), found, asked.known)
         counted = max(asked.counted, len(path))
         lease = Lease(
             asked.namespace, slots, len(path), tip, hold, counted, side, marks, asked.priority
@@ -165,6 +167,14 @@ class Hierarchy:
             return False
         lease.slots += self.room.take_device(1, Owner.REQUEST)
         return True
+
+    def shed(self, lease: Lease) -> bool:
+        """Where checkpoints lie in page slots: give up those that `lease` has taken and not shared yet, as room to go
+        on. False when there are none, or when something is in flight that may make room."""
+        checkpoints, state = self.sides.checkpoints, lease.side.state
+        if checkpoints is None or state is None or self.in_flight or not self.room.lends_to(checkpoints.side):
+            return False
+        return checkpoints.shed(state)
 
     def prepare(self, lease: Lease, start: int, end: int) -> Place | None:
         """Where a step of `lease` that computes in pages `start` to `end - 1` finds its sides. None when it must sit
@@ -233,13 +243,13 @@ class Hierarchy:
             if not self.pages.back_up_from_leaf(chain):
                 return
 
-    def _marks(self, reusable: int, found: Boundary) -> frozenset[int]:
-        """Where the history of a request may be taken up again: at the end of its prompt, where it leaves what is held,
-        and every so often."""
+    def _marks(self, reusable: int, found: Boundary, known: int) -> frozenset[int]:
+        """Where the history of a request may be taken up again: at the end of its prompt, where it leaves what is held
+        here or known elsewhere, and every so often."""
         if not self.sides.all:
             return frozenset()
         every = range(self._interval, reusable, self._interval) if self._interval else ()
-        return frozenset(count for count in (*every, found.full, reusable) if count > found.held)
+        return frozenset(count for count in (*every, found.full, known, reusable) if count > found.held)
 
     def _enter(self, lease: Lease) -> None:
         """Move the full pages of `lease` into the tree, up to the first whose parent is still on its way to the
@@ -250,6 +260,7 @@ class Hierarchy:
         if lease.full:
             self._held_up.append(lease)
         if pages:
+            self.tree.favour(lease.tip, lease.priority)
             hold = self.tree.hold(lease.tip, HoldKind.DEVICE)
             lease.hold.release()
             lease.hold = hold
@@ -309,7 +320,7 @@ class Hierarchy:
 
     def _count(self, path: list[int], asked: Asked) -> None:
         """One more request uses these pages. Those that this makes worth saving are saved."""
-        if path and asked.priority:
+        if path:
             self.tree.favour(path[-1], asked.priority)
         used = path[asked.counted :]
         wanted = self._worth_saving(used, self.tree.hit_run(used))

@@ -91,6 +91,13 @@ class LandingRate:
         self._seconds = keep * self._seconds + _NEWEST * max(0.0, seconds - latency)
         self._pages = keep * self._pages + _NEWEST * pages
 
+    def doubt(self) -> None:
+        """A read was given up for these averages before it landed anything. They shrink by a fifth, so that a store
+        that was slow once is tried again."""
+        keep = 1 - _NEWEST
+        self.latency = None if self.latency is None else keep * self.latency
+        self._seconds *= keep
+
     def predict(self, pages_left: int, landed: int = 0, elapsed: float = 0.0) -> float | None:
         """Seconds until `pages_left` more pages are in host memory, of a prefetch that has `landed` so many within the
         `elapsed` seconds since its order. None while nothing is known of the store.

@@ -43,6 +43,10 @@ class Room:
         self._shared, self._pages_each = side, pages_each
         side.evictors[Tier.DEVICE] = self._demote_coldest
 
+    def lends_to(self, side: Side) -> bool:
+        """Whether `side` lies in the device slots of pages."""
+        return self._shared is side
+
     @property
     def on_device(self) -> int:
         """Device slots that can be had at once: free ones, and those of pages that may leave now."""
@@ -96,8 +100,8 @@ class Room:
         return self.take_host(count)
 
     def take_host_to_read(self, count: int) -> list[int]:
-        """As `take_host_to_save`, for pages that come from the store. When the host is full of copies of what the device
-        has, the coldest of those go from both first: reading needs the room there as well."""
+        """As `take_host_to_save`, for pages that come from the store. When the host is full of copies of what the
+        device has, the coldest of those go from both first: reading needs the room there as well."""
         while not self._free_host(count) and self._demote_coldest():
             pass
         self._thin_copies(count)

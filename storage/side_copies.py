@@ -49,14 +49,17 @@ class SideCopies:
         self._copies.order(operation, sources, targets, stamps(self._tree, chosen))
 
     def back_up_coldest(self, target: int) -> None:
-        """See to it that `target` device slots can be had without losing the only copy of a side."""
+        """See to it that `target` device slots can be had without losing the only copy of a side, as far as the host
+        has room beside copies of what is on the device: to make room with one of those would only pass the need on."""
         side = self.side
         short = target - side.device.book.free - len(side.device.first) - len(side.saving)
-        while short > 0 and (page := side.device.last.coldest()) is not None and side.host.room:
+        room = side.host.book.free + len(side.host.first)
+        while short > 0 and room > 0 and (page := side.device.last.coldest()) is not None:
             self.back_up([page])
             if page not in side.saving:
                 return
             short -= 1
+            room -= 1
 
     def _unsaved(self, page: int) -> bool:
         side = self.side

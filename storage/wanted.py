@@ -20,13 +20,15 @@ Stored = Mapping[Component, Sequence[bool]]
 
 class Wanted(NamedTuple):
     """The decision. `stretch` is what to read below the page `anchor`, None for nothing; then `reason` is why pages
-    number `found.held` to `promised - 1`, which the store has, are not brought."""
+    number `found.held` to `promised - 1`, which the store has, are not brought. `known` pages of full attention, from
+    the first on, are here or stored."""
 
     found: Boundary
     anchor: int
     stretch: Stretch | None
     promised: int
     reason: Miss
+    known: int
 
 
 def first_unknown(hierarchy: Hierarchy, keys: Sequence[PageKey]) -> dict[Component, int]:
@@ -51,12 +53,13 @@ def choose(
         for side in hierarchy.sides.all
     }
     presences = [Presence(side.policy, held[side.component]) for side in hierarchy.sides.all]
+    known = next((n for n, there in enumerate(full) if not there), len(full))
     possible = restorable(len(keys), [Presence(ALL_PAGES, full), *presences])
     end = possible.longest_upto(found.full + hierarchy.prefetches.limit)
     anchor = path[-1] if path else ROOT
     if end - found.held < minimum:
-        promised, reason = _why_not(possible, full, found, minimum, hierarchy.sides.all)
-        return Wanted(found, anchor, None, promised, reason)
+        promised, reason = _why_not(possible, known, found, minimum, hierarchy.sides.all)
+        return Wanted(found, anchor, None, promised, reason, known)
     sides = {}
     for side in hierarchy.sides.all:
         window = range(max(0, end - _needed(side)), end)
@@ -64,19 +67,18 @@ def choose(
         if lacking:
             sides[side.component] = lacking
     stretch = Stretch(keys, found.full, max(end, found.full), namespace, sides)
-    return Wanted(found, anchor, stretch, end, Miss.NOT_DELIVERED)
+    return Wanted(found, anchor, stretch, end, Miss.NOT_DELIVERED, known)
 
 
 def _why_not(
-    possible: Restorable, full: Sequence[bool], found: Boundary, minimum: int, sides: Sequence[Side]
+    possible: Restorable, known: int, found: Boundary, minimum: int, sides: Sequence[Side]
 ) -> tuple[int, Miss]:
     """Up to which page the store could have helped, and why it does not."""
     if possible.longest - found.held >= minimum:
         return possible.longest, Miss.NO_STORE_ROOM
-    stored = next((n for n, there in enumerate(full) if not there), len(full))
-    if stored - found.held >= minimum and stored > found.full and sides:
+    if known - found.held >= minimum and known > found.full and sides:
         checkpoint = any(side.component is Component.RECURRENT for side in sides)
-        return stored, Miss.CHECKPOINT_MISSING if checkpoint else Miss.WINDOW_MISSING
+        return known, Miss.CHECKPOINT_MISSING if checkpoint else Miss.WINDOW_MISSING
     return max(possible.longest, found.held), Miss.BELOW_THRESHOLD
 
 

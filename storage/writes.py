@@ -43,6 +43,8 @@ class StoreWrites:
         self._deepest: list[tuple[int, _Block]] = []
         self._active: dict[int, dict[_Block, Hold]] = {}
         self._busy: set[_Block] = set()
+        self._unwritten: set[_Block] = set()
+        """Sides that were let go or failed. They are queued again when the store has taken something."""
 
     @property
     def pending(self) -> int:
@@ -164,6 +166,12 @@ class StoreWrites:
             elif position == done:
                 self._doubt(block.page)
             self._let_go(block, hold)
+        if done:
+            self._queue(list(self._unwritten))
+            self._unwritten.clear()
+        self._unwritten.update(
+            block for block in list(blocks)[done:] if block.component is not Component.FULL
+        )
         self.written += done
         self.failed += len(blocks) - done
         self._executor.submit(Release(Area.WRITE, slot))
@@ -187,4 +195,6 @@ class StoreWrites:
             if block in self._queued:
                 self._let_go(block, self._queued.pop(block))
                 self.dropped += 1
+                if block.component is not Component.FULL:
+                    self._unwritten.add(block)
                 return

@@ -114,13 +114,19 @@ class Head:
             self.seeker.forget(id)
 
     def plan(self) -> Plan | None:
-        """The next step, or None when there is nothing to compute, to move or to wait for agreement on."""
+        """The next step, or None when there is nothing to compute, to move or to wait for agreement on. RuntimeError
+        when requests run that nothing will ever let go on: the replica must not hang."""
         self.hierarchy.absorb()
         if self.seeker is not None:
             self.seeker.update()
         self._batch = self.scheduler.schedule()
         orders = self._executor.take()
         if not self._batch and not orders and not self.hierarchy.in_flight:
+            if self.scheduler.running:
+                raise RuntimeError(
+                    f"{len(self.scheduler.running)} requests run, none can go on, and nothing is in flight that could "
+                    "change it: a fault in the bookkeeping of memory"
+                )
             return None
         self._number += 1
         return Plan(self._number, orders, tuple(self._row(work) for work in self._batch))

@@ -41,6 +41,8 @@ class Request:
         """Pages, by their number, that came from the store for this request."""
         self.shortfall: dict[int, Miss] = {}
         """Pages, by their number, that the store promised and did not deliver, or was not asked for, and why."""
+        self.known = 0
+        """Pages, from the first on, that are here or in the store, as far as anybody has looked."""
         self.overtaken = 0
         """Younger requests that were admitted before it."""
         self._page_size = page_size

@@ -153,8 +153,12 @@ class Scheduler:
         return self._grow_by_dropping(request)
 
     def _grow_by_dropping(self, request: Request) -> bool:
-        assert request.lease is not None
-        return self._hierarchy.room.reclaim(1) and self._hierarchy.grow(request.lease)
+        """By cold pages that were never saved, and where those are too few, by its own checkpoints."""
+        lease, hierarchy = request.lease, self._hierarchy
+        assert lease is not None
+        if hierarchy.room.reclaim(1) or (hierarchy.shed(lease) and hierarchy.room.reclaim(1)):
+            return hierarchy.grow(lease)
+        return False
 
     def _retract(self, request: Request) -> None:
         self.running.remove(request)
@@ -194,7 +198,7 @@ class Scheduler:
 
     def _admit(self, request: Request) -> bool:
         """Give `request` all pages of its tokens, and leave one for each that runs, or change nothing."""
-        asked = Asked(request.namespace, len(self.running), request.counted, request.priority)
+        asked = Asked(request.namespace, len(self.running), request.counted, request.priority, request.known)
         admission = self._hierarchy.admit(request.reusable_keys(), request.pages, asked)
         if admission is None:
             return False

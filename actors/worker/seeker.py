@@ -35,18 +35,23 @@ class Lookup(Protocol):
 _GRACE = (
     0.1  # of the deadline, that a cut read may take to end before the request goes without what it landed
 )
+_LOOK_UP = (
+    0.1  # seconds that the store may take to say what it has, before the policy is asked how long to wait
+)
 
 
 @dataclass(slots=True)
 class _Search:
     """One waiting request since `since`. It waits for `prefetch`, which began at `began`, whose first page landed at
     `first_landed`, and which is to give it the pages up to number `promised`. `held_up` is when it could first have
-    run. `stored` is what the store answered, and `wanted` the pages it asks for while they find no room."""
+    run. `stored` is what the store answered, and `wanted` the pages it asks for while they find no room. `own` says
+    that the prefetch was started for this request."""
 
     request: Request
     since: float
     stored: Stored | None = None
     wanted: int = 0
+    own: bool = False
     prefetch: Prefetch | None = None
     promised: int = 0
     began: float = 0.0
@@ -134,6 +139,7 @@ class StoreSeeker:
         keys = request.reusable_keys()
         wanted = choose(self._hierarchy, keys, request.namespace, stored, self._minimum)
         stretch, held = wanted.stretch, wanted.found.held
+        request.known = max(request.known, wanted.known)
         if stretch is None:
             self._let_go(search, held, wanted.promised, wanted.reason)
             return True
@@ -156,7 +162,8 @@ class StoreSeeker:
         fitting = wanted.promised - (search.wanted - len(prefetch.keys))
         beyond = range(fitting, wanted.promised)
         request.shortfall.update(dict.fromkeys(beyond, Miss.NO_STORE_ROOM))
-        self._await(search, prefetch, fitting)
+        self._await(search, prefetch, fitting, self._clock())
+        search.own = True
         return True
 
     def update(self) -> None:
@@ -168,7 +175,7 @@ class StoreSeeker:
             if prefetch is None:
                 self._without(search, now)
                 continue
-            if prefetch.landed and search.first_landed is None:
+            if prefetch.done and search.first_landed is None:
                 search.first_landed = now
             if prefetch.final or self._is_lost(search, now):
                 self._delivered(search, prefetch, now)
@@ -197,11 +204,12 @@ class StoreSeeker:
     def _without(self, search: _Search, now: float) -> None:
         """Let a request go that waits for the store's answer, or for room, when that takes too long."""
         keys = search.request.reusable_keys()
-        if search.stored is None and self._is_late(search, search.since, now):
-            self._let_go(search, self._hierarchy.find(keys).held, len(keys), Miss.DEADLINE)
-        elif search.stored is not None and (
-            self._is_late(search, now, now) or self._is_too_dear(search, None, now)
-        ):
+        if search.stored is None:
+            if self._is_late(search, search.since, now):
+                self._let_go(search, self._hierarchy.find(keys).held, len(keys), Miss.DEADLINE)
+            elif now - search.since > _LOOK_UP and self._is_too_dear(search, None, now):
+                self._let_go(search, self._hierarchy.find(keys).held, len(keys), Miss.CUT)
+        elif self._is_late(search, now, now) or self._is_too_dear(search, None, now):
             held = self._hierarchy.find(keys).held
             self._let_go(search, held, held + search.wanted, Miss.NO_STORE_ROOM)
 
@@ -210,10 +218,10 @@ class StoreSeeker:
         held_up = search.held_up if search.held_up is not None else now
         return now - min(since, held_up) > self._settings.deadline
 
-    def _await(self, search: _Search, prefetch: Prefetch, promised: int) -> None:
+    def _await(self, search: _Search, prefetch: Prefetch, promised: int, began: float) -> None:
         self._claims[search.request.id] = prefetch
         search.prefetch, search.promised = prefetch, promised
-        search.began, search.first_landed = self._clock(), None
+        search.began, search.first_landed, search.own = began, None, False
 
     def _join(self, search: _Search, component: Component, page: int) -> bool:
         """Wait for the prefetch that has this page of the request in flight, if there is one."""
@@ -223,7 +231,9 @@ class StoreSeeker:
             return False
         self._unclaim(search.request.id)
         self._hierarchy.prefetches.join(found)
-        self._await(search, found, found.stretch.first + _shared(keys, found))
+        others = (other.began for other in self._searches.values() if other.prefetch is found)
+        began = min(others, default=self._clock())
+        self._await(search, found, found.stretch.first + _shared(keys, found), began)
         return True
 
     def _is_too_dear(self, search: _Search, prefetch: Prefetch | None, now: float) -> bool:
@@ -234,39 +244,54 @@ class StoreSeeker:
         return self._policy.verdict(state) is Verdict.CUT
 
     def _queued(self, search: _Search, now: float) -> PrefetchState:
-        """What the policy is told of a request that finds no room to read: what is being read comes first."""
-        held = self._hierarchy.find(search.request.reusable_keys()).held
-        ahead = sum(len(prefetch.keys) - prefetch.landed for prefetch in self._hierarchy.prefetches.active)
-        tokens = search.wanted * self._page_size
+        """What the policy is told of a request that finds no room to read, after what is being read; or whose look-up
+        has not been answered, and is expected to take as long again."""
+        keys = search.request.reusable_keys()
+        held = self._hierarchy.find(keys).held
+        to_land: float | None = now - search.since
+        if search.stored is None:
+            pages = len(keys) - held
+        else:
+            pages = search.wanted
+            ahead = sum(
+                len(prefetch.keys) - prefetch.landed for prefetch in self._hierarchy.prefetches.active
+            )
+            to_land = self._landing.predict(ahead + pages)
+        tokens = pages * self._page_size
         return PrefetchState(
-            pages=search.wanted,
+            pages=pages,
             landed=0,
-            waited=now - (search.held_up if search.held_up is not None else now),
+            waited=self._waited(search, now),
             tokens=tokens,
-            to_land=self._landing.predict(ahead + search.wanted),
+            to_land=to_land,
             to_compute=self.prefill.predict(held * self._page_size, tokens),
         )
+
+    def _waited(self, search: _Search, now: float) -> float:
+        return now - (search.held_up if search.held_up is not None else now)
 
     def _state(self, search: _Search, prefetch: Prefetch, now: float) -> PrefetchState:
         """What the policy is told. Computing the rest begins where the request could go on after a cut."""
         held = self._hierarchy.find(search.request.reusable_keys()).held
         usable = held if self._hierarchy.sides.all else max(held, prefetch.stretch.first + prefetch.landed)
         rest = max(0, search.promised - usable) * self._page_size
-        pages, landed = len(prefetch.keys), prefetch.landed
+        blocks, done = prefetch.side_blocks + len(prefetch.keys), prefetch.done
         return PrefetchState(
-            pages=pages,
-            landed=landed,
-            waited=now - (search.held_up if search.held_up is not None else now),
-            tokens=pages * self._page_size,
-            to_land=self._landing.predict(pages - landed, landed, now - search.began),
+            pages=blocks,
+            landed=done,
+            waited=self._waited(search, now),
+            tokens=len(prefetch.keys) * self._page_size,
+            to_land=self._landing.predict(blocks - done, done, now - search.began),
             to_compute=self.prefill.predict(usable * self._page_size, rest),
         )
 
     def _delivered(self, search: _Search, prefetch: Prefetch, now: float) -> None:
         request, first = search.request, prefetch.stretch.first
-        if prefetch.landed and not prefetch.cut:
+        if search.own and prefetch.done:
             landed_at = search.first_landed if search.first_landed is not None else now
-            self._landing.note(prefetch.landed, now - search.began, landed_at - search.began)
+            self._landing.note(prefetch.done, now - search.began, landed_at - search.began)
+        elif search.own and prefetch.cut:
+            self._landing.doubt()
         keys = request.reusable_keys()
         landed = first + min(prefetch.landed, _shared(keys, prefetch))
         if landed > first and prefetch.final:
