@@ -167,8 +167,8 @@ class StoreWrites:
                 self._doubt(block.page)
             self._let_go(block, hold)
         if done:
-            self._queue(list(self._unwritten))
-            self._unwritten.clear()
+            again, self._unwritten = self._unwritten, set()
+            self._queue(list(again))
         self._unwritten.update(
             block for block in list(blocks)[done:] if block.component is not Component.FULL
         )

@@ -189,8 +189,9 @@ class Scheduler:
         oldest = next((request for request in self.waiting if not self._store.waits(request)), None)
         if oldest is None:
             return None
-        self._store.forget_kept()
-        self._hierarchy.room.reclaim(oldest.pages)
+        if not self._hierarchy.room.reclaim(oldest.pages):
+            self._store.forget_kept()
+            self._hierarchy.room.reclaim(oldest.pages)
         if not self._admit(oldest):
             return None
         self.waiting.remove(oldest)

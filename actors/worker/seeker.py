@@ -88,20 +88,35 @@ class StoreSeeker:
         self._searches: dict[RequestId, _Search] = {}
         self._claims: dict[RequestId, Prefetch] = {}
         """The prefetch that a waiting request waits for, or that has brought what it will use."""
+        self._had: dict[RequestId, int] = {}
+        """Pages that were here of a waiting request when it was last looked for."""
 
     def __len__(self) -> int:
         return len(self._searches)
 
     def waits(self, request: Request) -> bool:
-        """Whether `request`, whose turn it is, is still waiting for the store. Its time begins at the first look."""
+        """Whether `request`, whose turn it is, is still waiting for the store. Its time begins at the first look. If
+        much of what was here has left while it waited, that is looked for once more."""
         search = self._searches.get(request.id)
+        if search is None and self._has_lost(request):
+            del self._had[request.id]  # once is enough
+            self._begin(_Search(request, self._clock()))
+            search = self._searches.get(request.id)
         if search is not None and search.held_up is None:
             search.held_up = self._clock()
         return search is not None
 
     def begin(self, request: Request) -> None:
         """Look for what is not held of `request`, if that is enough to be worth it."""
+        self._had[request.id] = self._hierarchy.find(request.reusable_keys()).held
         self._begin(_Search(request, self._clock()))
+
+    def _has_lost(self, request: Request) -> bool:
+        """Whether so many pages fewer are here than there were that it is worth to look for them."""
+        had = self._had.get(request.id, 0)
+        return (
+            had >= self._minimum and had - self._hierarchy.find(request.reusable_keys()).held >= self._minimum
+        )
 
     def _begin(self, search: _Search) -> None:
         keys = search.request.reusable_keys()
@@ -188,6 +203,7 @@ class StoreSeeker:
         """The request runs now, or was aborted. Its prefetch goes on: others may have joined it, and the pages will be
         wanted again."""
         self._searches.pop(id, None)
+        self._had.pop(id, None)
         self._unclaim(id)
 
     def forget_kept(self) -> None:
@@ -297,6 +313,8 @@ class StoreSeeker:
         if landed > first and prefetch.final:
             request.fetched = range(request.fetched.start if request.fetched else first, landed)
         held = self._hierarchy.find(keys).held
+        if request.id in self._had:
+            self._had[request.id] = held
         cut_by_another = prefetch.cut and search.reason is Miss.NOT_DELIVERED
         self._let_go(search, held, search.promised, Miss.CUT if cut_by_another else search.reason)
         if prefetch.complete and held >= search.promised:

@@ -170,6 +170,22 @@ def test_requests_that_wait_at_the_same_time_take_no_memory_from_each_other() ->
     assert idle_problems(here.head.hierarchy) == []
 
 
+def test_what_leaves_while_its_request_waits_is_fetched_again() -> None:
+    """Three histories are in host memory when their requests queue behind others that push them out."""
+    client = Client(store=shared_store(), host=56, device=20, max_running=1, token_budget=64)
+    old = {f"old {n}": [(n + 5 * i) % 101 for i in range(41)] for n in range(3)}
+    new = {f"new {n}": [(n + 7 * i) % 101 for i in range(41)] for n in range(4)}
+    for id, tokens in old.items():
+        client.ask(f"{id} first", tokens)
+    for id, tokens in (new | old).items():
+        client.send(id, tokens)
+    client.work()
+    usages = [client.told[id][-1].usage for id in old]
+    assert [usage and usage.computed for usage in usages] == [1, 1, 1]
+    assert sum(usage.store for usage in usages if usage) > 0
+    assert idle_problems(client.head.hierarchy) == []
+
+
 def test_a_history_larger_than_what_may_be_fetched_at_once_comes_in_parts() -> None:
     store = shared_store()
     Client(store=store, host=200, device=200).ask("there", HISTORY)
