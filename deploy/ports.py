@@ -3,10 +3,11 @@
 import errno
 import random
 import socket
+from pathlib import Path
 
 _TAKEN = (errno.EADDRINUSE, errno.EACCES)
-_RANGE = range(20000, 32000)
-"""Below where Linux takes the ports of outgoing connections from, so that none of those gets in between."""
+_OUTGOING = Path("/proc/sys/net/ipv4/ip_local_port_range")
+_LOWEST, _COUNT = 10_000, 12_000
 
 
 def is_free(host: str, port: int) -> bool:
@@ -27,12 +28,26 @@ def is_free(host: str, port: int) -> bool:
 def free_ports(count: int) -> list[int]:
     """`count` different ports that nobody listens on right now, on any interface. RuntimeError if there are too few."""
     found: list[int] = []
-    for port in random.sample(_RANGE, len(_RANGE)):
+    candidates = _below_outgoing(_OUTGOING)
+    for port in random.sample(candidates, len(candidates)):
         if is_free("", port):
             found.append(port)
         if len(found) == count:
             return found
-    raise RuntimeError(f"found only {len(found)} of {count} free ports in {_RANGE.start} to {_RANGE.stop}")
+    first, last = candidates[0], candidates[-1]
+    raise RuntimeError(f"found only {len(found)} of {count} free ports from {first} to {last}")
+
+
+def _below_outgoing(told: Path) -> range:
+    """Below the ports that the system gives to outgoing connections, so that none of those gets in between. Usually
+    they begin at 32,768, in some containers at 16,000."""
+    try:
+        end = int(told.read_text().split()[0])
+    except (OSError, ValueError, IndexError):
+        end = 0
+    if end <= _LOWEST + 1_000:
+        end = 32_768
+    return range(max(_LOWEST, end - _COUNT), end)
 
 
 def answers(host: str, port: int, timeout: float) -> bool:

@@ -9,7 +9,7 @@ brought stays until their turn to compute; a request whose turn comes first is a
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import takewhile
 from typing import Protocol
 
@@ -44,11 +44,12 @@ _LOOK_UP = (
 class _Search:
     """One waiting request since `since`. It waits for `prefetch`, which began at `began`, whose first page landed at
     `first_landed`, and which is to give it the pages up to number `promised`. `held_up` is when it could first have
-    run. `stored` is what the store answered, and `wanted` the pages it asks for while they find no room. `own` says
-    that the prefetch was started for this request."""
+    run. `asked` is from which pages on the store was asked, `stored` what it answered, and `wanted` the pages it asks
+    for while they find no room. `own` says that the prefetch was started for this request."""
 
     request: Request
     since: float
+    asked: Mapping[Component, int] = field(default_factory=dict)
     stored: Stored | None = None
     wanted: int = 0
     own: bool = False
@@ -126,8 +127,11 @@ class StoreSeeker:
         self._searches[search.request.id] = search
         if found.full < len(keys) and self._join(search, Component.FULL, found.full):
             return
+        self._ask(search, keys, first_unknown(self._hierarchy, keys))
+
+    def _ask(self, search: _Search, keys: Sequence[PageKey], firsts: Mapping[Component, int]) -> None:
         id = search.request.id
-        firsts = first_unknown(self._hierarchy, keys)
+        search.asked, search.stored = firsts, None
         self._lookup.ask(list(keys), firsts, lambda stored: self._found(id, stored))
 
     def answered(self, id: RequestId, stored: Stored) -> None:
@@ -152,6 +156,10 @@ class StoreSeeker:
         """Read what is `stored` of the request, or join who does, or let it go. False when it must queue for room."""
         request, prefetches = search.request, self._hierarchy.prefetches
         keys = request.reusable_keys()
+        firsts = first_unknown(self._hierarchy, keys)
+        if any(firsts[component] < first for component, first in search.asked.items()):
+            self._ask(search, keys, firsts)  # pages have left that it was not asked about
+            return True
         wanted = choose(self._hierarchy, keys, request.namespace, stored, self._minimum)
         stretch, held = wanted.stretch, wanted.found.held
         request.known = max(request.known, wanted.known)

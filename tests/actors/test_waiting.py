@@ -170,9 +170,11 @@ def test_requests_that_wait_at_the_same_time_take_no_memory_from_each_other() ->
     assert idle_problems(here.head.hierarchy) == []
 
 
-def test_what_leaves_while_its_request_waits_is_fetched_again() -> None:
-    """Three histories are in host memory when their requests queue behind others that push them out."""
-    client = Client(store=shared_store(), host=56, device=20, max_running=1, token_budget=64)
+@pytest.mark.parametrize(("host", "device"), [(56, 20), (64, 24)])
+def test_what_leaves_while_its_request_waits_is_fetched_again(host: int, device: int) -> None:
+    """Three histories are in host memory when their requests queue behind others that push them out: before the turn of
+    one, or of the larger sizes also between the question to the store and its answer."""
+    client = Client(store=shared_store(), host=host, device=device, max_running=1, token_budget=64)
     old = {f"old {n}": [(n + 5 * i) % 101 for i in range(41)] for n in range(3)}
     new = {f"new {n}": [(n + 7 * i) % 101 for i in range(41)] for n in range(4)}
     for id, tokens in old.items():

@@ -146,3 +146,15 @@ def test_a_head_that_does_not_start_is_tried_twice_and_told_of(
     assert tries.read_text() == "x\nx\n"
     written = records.latest(record)
     assert written.session is not None and written.address.startswith("127.0.0.1:")
+
+
+@pytest.mark.parametrize(
+    ("told", "first", "end"),
+    [("32768\t60999\n", 20_768, 32_768), ("16000 65535", 10_000, 16_000), ("1024 65535", 20_768, 32_768)],
+)
+def test_free_ports_come_from_below_those_of_outgoing_connections(
+    tmp_path: Path, told: str, first: int, end: int
+) -> None:
+    (tmp_path / "range").write_text(told)
+    assert ports._below_outgoing(tmp_path / "range") == range(first, end)
+    assert ports._below_outgoing(tmp_path / "missing") == range(20_768, 32_768)
