@@ -111,8 +111,8 @@ def no_reuse(
     model: Annotated[
         str | None, typer.Option(help="Hugging Face directory, or smollm2 (the default).")
     ] = None,
-    blocks: Annotated[int, typer.Option(min=3, help="Blocks of each kind.")] = 12,
-    requests: Annotated[int, typer.Option(min=1, help="Requests of a block.")] = 4,
+    blocks: Annotated[int, typer.Option(min=3, help="Blocks of each kind.")] = 24,
+    requests: Annotated[int, typer.Option(min=1, help="Requests of a block.")] = 2,
     prompt_tokens: Annotated[int, typer.Option(min=1, help="Tokens of a prompt.")] = 256,
     output_tokens: Annotated[int, typer.Option(min=1, help="Tokens of an answer.")] = 16,
     page_size: Annotated[int, typer.Option(min=1, help="Tokens in a page.")] = 16,

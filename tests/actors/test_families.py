@@ -10,7 +10,7 @@ import pytest
 import tiny_models
 import torch
 from model_session import PAGE, Session, plain_logits, plain_model, prompt
-from tiny_families import FAMILIES, RECURRENT, SLIDING, WINDOW
+from tiny_families import FAMILIES, RECURRENT, SLIDING, WIDE_WINDOW
 
 from stratakv.actors.settings import ModelSettings
 from stratakv.actors.worker import model as model_module
@@ -129,7 +129,7 @@ def test_forgetting_the_window_changes_the_logits(families, name, monkeypatch):
     monkeypatch.setattr(model_module.attention, "paged_attention", without_window)
     model_module.attention.register()
     try:
-        session, tokens = Session(family.model), prompt(30)
+        session, tokens = Session(family.model), prompt(WIDE_WINDOW + 20)
         logits = session.step([session.row("a", tokens, 0, len(tokens))])
     finally:
         monkeypatch.undo()
@@ -151,7 +151,7 @@ def test_what_is_known_of_its_state(families, name):
     shapes = families(name).model.shapes
     assert bool(shapes.states) == (name in RECURRENT)
     assert bool(shapes.sliding) == (name in SLIDING)
-    assert shapes.window == (WINDOW if name in SLIDING else None)
+    assert shapes.window == (FAMILIES[name]().sliding_window if name in SLIDING else None)
     assert shapes.latent == (name == "deepseek_v3")
     assert len(shapes.places) == len(shapes.full) + len(shapes.sliding)
 

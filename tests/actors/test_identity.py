@@ -1,8 +1,8 @@
 """Greedy tokens with the cache on equal those with it off, and so do the logits, on real networks of every family.
 
 The quick set has one cell per family; `make test-full` a pairwise covering array over families, tiers, write and
-prefetch policies, page sizes, tensor-parallel sizes, and how the batch is made up. What each cell was really served
-from is printed with it.
+prefetch policies, page sizes, tensor-parallel sizes, fixed pools and a unified buffer, and how the batch is made up.
+What each cell was really served from is printed with it.
 """
 
 from functools import lru_cache
@@ -13,6 +13,7 @@ import tiny_models
 from covering import Cell, missing, pairwise
 from identity import HISTORY, OUTPUT, Recording, prompt, run_cell
 from replica import Replica
+from tiny_families import RECURRENT
 from uncached import Uncached
 
 from stratakv.actors.settings import ModelSettings
@@ -33,10 +34,13 @@ FACTORS = {
     "mode": ["chunked", "mixed", "retracted"],
     "page": [16, 64],
     "ranks": [1, 2],
+    "memory": ["fixed", "unified"],
 }
 
 
 def allowed(cell: Cell) -> bool:
+    if cell["memory"] == "unified" and cell["family"] not in RECURRENT:
+        return False
     return cell["ranks"] == 1 or cell["family"] in SPLIT
 
 

@@ -45,15 +45,14 @@ class Recording(EngineClient):
 def run_cell(model: Model, cell: dict[str, object], uncached: Uncached) -> str:
     """Run `cell` and check every answer and all logits. Returns what the history was served from, for the record."""
     page, mode, source = int(cell["page"]), cell["mode"], cell["source"]  # type: ignore[call-overload]
-    small = -(-(HISTORY + 3 * OUTPUT + 60) // page) + 4
     retracts = mode == "retracted"
     options: dict[str, Any] = {
         "page_size": page,
-        "device": small if source == "host" or retracts else 2048 // page,
+        "device": device_pages(model, cell),
         "host": 4096 // page,
         "token_budget": 23 if mode == "chunked" else 48 if mode == "mixed" else 512,
         "max_running": 6,
-        "cache": {"write_policy": cell["write"]},
+        "cache": {"write_policy": cell["write"], "unified": cell["memory"] == "unified"},
         "prefetch_policy": cell["prefetch"],
         "store": shared_store(),
     }
@@ -79,7 +78,22 @@ def run_cell(model: Model, cell: dict[str, object], uncached: Uncached) -> str:
         uncached.check_logits(tokens, asked.output(id), asked.logits[id])
     for one in {first, client}:
         assert idle_problems(one.head.hierarchy) == []
+    assert not retracts or client.head.scheduler.retractions > 0, "nobody had to give up its place"
     return served(client, cell)
+
+
+def device_pages(model: Model, cell: dict[str, object]) -> int:
+    """Page slots of the device: few where the history is to leave it, fewest where requests are to leave it in
+    mid-answer. Where checkpoints share the buffer, there is room for two of them."""
+    page = int(cell["page"])  # type: ignore[call-overload]
+    small = -(-(HISTORY + 3 * OUTPUT + 60) // page) + 4
+    pages = small if cell["source"] == "host" else 2048 // page
+    if cell["mode"] == "retracted":
+        pages = -(-(HISTORY + 60) // page) + 1
+    if cell["memory"] == "fixed":
+        return pages
+    page_bytes = sum(shape.elements_per_token() for shape in model.shapes.full) * page * 4
+    return pages + 2 * -(-model.shapes.states_bytes() // page_bytes)
 
 
 def flood(client: Recording, said: list) -> None:

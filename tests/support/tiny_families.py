@@ -28,8 +28,8 @@ BOS, EOS, START, END = 256, 257, 258, 259
 """Special tokens after the 256 bytes; the rest of the vocabulary is unused."""
 
 CONTEXT = 512
-WINDOW = 12
-"""Tokens that the sliding layers see."""
+WINDOW, WIDE_WINDOW = 12, 40
+"""Tokens that the sliding layers see: less than a page of 16 tokens, and more."""
 
 SIZES: dict[str, Any] = {
     "vocab_size": VOCAB,
@@ -97,9 +97,9 @@ def _gemma3() -> PreTrainedConfig:
 
 
 def _gpt_oss() -> PreTrainedConfig:
-    """Attention sinks; every other layer sees a window."""
+    """Attention sinks; every other layer sees a window, a wider one than in the other families."""
     return GptOssConfig(
-        **SIZES, head_dim=16, sliding_window=WINDOW, num_local_experts=4, num_experts_per_tok=2
+        **SIZES, head_dim=16, sliding_window=WIDE_WINDOW, num_local_experts=4, num_experts_per_tok=2
     )
 
 
